@@ -1,0 +1,56 @@
+"""The errors a user can meet, each with its exit code and its remedy (DESIGN: exit codes).
+
+0 done and equal; 1 a fault of ours; 2 wrong usage; 3 outputs differ; 4 inconclusive;
+5 the installed package is not the worktree; 6 something needed is missing or unsupported;
+130 interrupted by the user.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+EXIT_FAULT = 1
+EXIT_INCONCLUSIVE = 4
+EXIT_INTERRUPTED = 130
+
+
+class BenchPrepError(Exception):
+    """Something the user can act on: `message` says what is wrong, `remedy` what to do."""
+
+    exit_code: ClassVar[int] = EXIT_FAULT
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class UsageError(BenchPrepError):
+    """An option, file or folder that cannot be used as given."""
+
+    exit_code = 2
+
+
+class OutputsDiffer(BenchPrepError):
+    """The candidate's state is not the baseline's; no timing is reported."""
+
+    exit_code = 3
+
+
+class NotTheWorktree(BenchPrepError):
+    """The installed package is not the worktree."""
+
+    exit_code = 5
+
+
+class Missing(BenchPrepError):
+    """Something needed is missing or unsupported: vLLM, a device, a compiler, disk space."""
+
+    exit_code = 6
+
+
+#: Exit code -> class, to raise again in the parent what the timing process reported.
+BY_EXIT_CODE: dict[int, type[BenchPrepError]] = {
+    cls.exit_code: cls
+    for cls in (BenchPrepError, UsageError, OutputsDiffer, NotTheWorktree, Missing)
+}

@@ -1,0 +1,1 @@
+"""How it is timed: clocks, the A/B/A plan, statistics. Knows nothing of vLLM."""

@@ -1,0 +1,112 @@
+"""One validated settings object: defaults < preset (configs/*.toml) < flags."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bench_prep.errors import UsageError
+
+OUR_CANDIDATE = "bench_prep.fastpath:attach"
+
+
+class RunSettings(BaseModel):
+    """What a run times. Positions and lengths are in tokens; iterations are decode steps.
+
+    The defaults are the published setting (`configs/reference.toml`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    position: int = Field(24576, ge=1)
+    max_model_len: int = Field(32768, ge=3)
+    max_num_reqs: int = Field(128, ge=1)
+    max_num_tokens: int = Field(4096, ge=1)
+    block_sizes: tuple[int, ...] = (16, 16)
+    mrope: bool = False
+    prompt_embeds: bool = False
+    warmup: int = Field(100, ge=0)
+    iters: int = Field(2000, ge=1)
+    rounds: int = Field(7, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    candidate: str = OUR_CANDIDATE
+    tpot_ms: float | None = Field(None, gt=0)
+
+    @field_validator("block_sizes", mode="before")
+    @classmethod
+    def _parse_block_sizes(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                return tuple(int(part) for part in value.split(","))
+            except ValueError:
+                raise ValueError(
+                    f"'{value}' is not a comma-separated list of whole numbers such as 16,16"
+                ) from None
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> RunSettings:
+        if not self.block_sizes or any(size < 1 for size in self.block_sizes):
+            raise ValueError("block sizes must be positive whole numbers such as 16,16")
+        if self.position > self.max_model_len - 2:
+            raise ValueError(
+                f"position {self.position} leaves no room for a decode step and its sampled token "
+                f"in a model length of {self.max_model_len} tokens (largest position: "
+                f"{self.max_model_len - 2})"
+            )
+        if self.max_num_tokens < self.max_num_reqs:
+            raise ValueError("max-num-tokens must be at least max-num-reqs")
+        if self.candidate.count(":") != 1 or not all(self.candidate.split(":")):
+            raise ValueError(f"candidate '{self.candidate}' is not of the form module:attribute")
+        return self
+
+    @property
+    def block_sizes_text(self) -> str:
+        return ",".join(str(size) for size in self.block_sizes)
+
+
+def presets_folder() -> Path:
+    """`configs/`: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    packaged = package / "configs"
+    return packaged if packaged.is_dir() else package.parent / "configs"
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The `[run]` table of a preset, named by its file stem or given as a path.
+
+    Raises:
+        UsageError: no such preset, or not a TOML file with a `[run]` table.
+    """
+    given = Path(name)
+    path = given if given.suffix == ".toml" else presets_folder() / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in presets_folder().glob("*.toml"))) or "none"
+        raise UsageError(f"no preset '{name}'", f"known presets: {known}; or give a .toml file")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("run")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"preset {path} is not valid TOML: {error}", "correct the file") from None
+    if not isinstance(table, dict):
+        raise UsageError(f"preset {path} has no [run] table", "put the options under [run]")
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def resolve(preset: str | None, flags: dict[str, Any]) -> RunSettings:
+    """Defaults, then the preset, then every flag that was given (is not None).
+
+    Raises:
+        UsageError: a value that is out of range or unknown, named with its option.
+    """
+    values = load_preset(preset) if preset else {}
+    values |= {key: value for key, value in flags.items() if value is not None}
+    try:
+        return RunSettings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
+        text = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{option}{text}", "see bench-prep run --help") from None
