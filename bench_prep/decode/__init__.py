@@ -1,0 +1,1 @@
+"""What is timed: a real vLLM runner in steady single-token decode."""
