@@ -1,0 +1,53 @@
+"""The child's end of a launch: read the job, send events. Standard library only.
+
+The timing process imports this before anything else, so nothing here may pull in a package
+whose origin has not been checked yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+EVENTS_FD = "BENCH_PREP_EVENTS_FD"
+_PR_SET_PDEATHSIG = 1
+
+
+def read_job() -> dict[str, Any]:
+    """The job that the parent sent on standard input; call it once, first.
+
+    From here on the process is killed when its parent dies, and programs that it starts do not
+    inherit the pipe for events.
+
+    Raises:
+        RuntimeError: not started by `run_isolated`, or the job is not a JSON object.
+    """
+    if EVENTS_FD not in os.environ:
+        raise RuntimeError("this module is started by bench-prep run, not by hand")
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.set_inheritable(int(os.environ[EVENTS_FD]), False)
+    job = json.load(sys.stdin)
+    if not isinstance(job, dict):
+        raise RuntimeError("the job is not a JSON object")
+    return job
+
+
+def emit(event: dict[str, Any]) -> None:
+    """Send one event to the parent: a JSON object, delivered in order and at once.
+
+    Raises:
+        RuntimeError: not started by `run_isolated`.
+        BrokenPipeError: the parent is gone.
+    """
+    if EVENTS_FD not in os.environ:
+        raise RuntimeError("this module is started by bench-prep run, not by hand")
+    data = memoryview(json.dumps(event).encode() + b"\n")
+    fd = int(os.environ[EVENTS_FD])
+    while data:
+        data = data[os.write(fd, data) :]

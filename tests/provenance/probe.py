@@ -1,0 +1,7 @@
+"""Stands in for the timing process: reads its job as the worker does, then runs its code."""
+
+from bench_prep.provenance.child import emit, read_job
+
+if __name__ == "__main__":
+    job = read_job()
+    exec(job["code"], {"emit": emit, "job": job})

@@ -1,0 +1,222 @@
+"""The timing process is isolated, heard, and never outlives its run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_prep.errors import BenchPrepError, Missing
+from bench_prep.provenance import child, launch
+from bench_prep.provenance.launch import run_isolated
+
+PROBE = "tests.provenance.probe"
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Callable[..., tuple[int, list[dict[str, Any]], str]]:
+    """Runs code in the isolated process: return code, events, log."""
+
+    def run(code: str, **extra: str) -> tuple[int, list[dict[str, Any]], str]:
+        events: list[dict[str, Any]] = []
+        log = tmp_path / "logs" / "probe.log"
+        job = {"code": textwrap.dedent(code)}
+        returned = run_isolated(PROBE, job, extra, events.append, log)
+        return returned, events, log.read_text()
+
+    return run
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def gone(pid: int, seconds: float = 3.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_works_in_a_new_empty_folder_under_tmp_that_is_removed(probe: Any) -> None:
+    code = "import os; emit({'cwd': os.getcwd(), 'files': os.listdir()}); open('left', 'w')"
+    folders = []
+    for _ in range(2):
+        returned, [event], _ = probe(code)
+        assert returned == 0
+        assert event["files"] == []
+        assert Path(event["cwd"]).parent == Path("/tmp")
+        assert not Path(event["cwd"]).exists()
+        folders.append(event["cwd"])
+    assert folders[0] != folders[1]
+
+
+def test_a_shadow_vllm_is_not_seen(
+    probe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    startup = tmp_path / "startup.py"
+    startup.write_text("import os; os.environ['STARTED'] = '1'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONSTARTUP", str(startup))
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    code = """
+        import os, sys
+        emit({"path": sys.path, "env": dict(os.environ), "safe": sys.flags.safe_path,
+              "user": sys.flags.no_user_site})
+    """
+    _, [event], _ = probe(code, PYTHONPATH=str(tmp_path), ANSWER="42")
+    assert str(tmp_path) not in event["path"]
+    assert "" not in event["path"]
+    assert event["safe"] and event["user"]
+    assert not set(launch.REMOVED_FROM_ENVIRONMENT) & set(event["env"])
+    assert event["env"]["PYTHONSAFEPATH"] == event["env"]["PYTHONNOUSERSITE"] == "1"
+    assert event["env"]["ANSWER"] == "42"
+
+
+def test_events_arrive_while_the_child_runs_and_in_order(probe: Any, tmp_path: Path) -> None:
+    code = """
+        import time
+        for number in range(3):
+            emit({"number": number, "text": "x" * 200_000})
+            time.sleep(0.3)
+    """
+    arrived: list[tuple[int, float]] = []
+    job = {"code": textwrap.dedent(code)}
+    started = time.monotonic()
+
+    def on_event(event: dict[str, Any]) -> None:
+        assert len(event["text"]) == 200_000
+        arrived.append((event["number"], time.monotonic() - started))
+
+    assert run_isolated(PROBE, job, {}, on_event, tmp_path / "log") == 0
+    assert [number for number, _ in arrived] == [0, 1, 2]
+    assert arrived[2][1] - arrived[0][1] > 0.4
+
+
+def test_output_goes_to_the_log_and_not_to_the_events(
+    probe: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys; print('said'); print('warned', file=sys.stderr); emit({'ok': True})"
+    _, events, log = probe(code)
+    assert events == [{"ok": True}]
+    assert "said" in log and "warned" in log
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_child_that_dies_gives_its_return_code_and_its_log(probe: Any) -> None:
+    returned, events, log = probe("emit({'begun': 1}); raise SystemExit('no device')")
+    assert (returned, events) == (1, [{"begun": 1}])
+    assert "no device" in log
+    returned, events, _ = probe(
+        "import os, signal; os.write(int(os.environ['BENCH_PREP_EVENTS_FD']), b'{\"torn');"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert (returned, events) == (-signal.SIGKILL, [])
+
+
+def test_what_the_child_started_is_killed_with_it(probe: Any) -> None:
+    code = """
+        import subprocess, sys
+        sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+        own_session = subprocess.Popen(sleep, start_new_session=True, close_fds=False)
+        emit({"pids": [subprocess.Popen(sleep).pid, own_session.pid]})
+    """
+    started = time.monotonic()
+    returned, [event], _ = probe(code)
+    assert returned == 0
+    assert time.monotonic() - started < 10
+    assert all(gone(pid) for pid in event["pids"])
+
+
+def test_an_error_while_handling_an_event_ends_the_child(tmp_path: Path) -> None:
+    pids = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        pids.append(event["pid"])
+        raise KeyboardInterrupt
+
+    code = "import os, time; emit({'pid': os.getpid()}); time.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        run_isolated(PROBE, {"code": code}, {}, on_event, tmp_path / "log")
+    assert not alive(pids[0])
+
+
+def test_a_child_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_GRACE_S", 0.3)
+    pids = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        pids.append(event["pid"])
+        raise KeyboardInterrupt
+
+    code = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+emit({'pid': os.getpid()})
+time.sleep(60)
+"""
+    with pytest.raises(KeyboardInterrupt):
+        run_isolated(PROBE, {"code": code}, {}, on_event, tmp_path / "log")
+    assert not alive(pids[0])
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) -> None:
+    pid_file = tmp_path / "pid"
+    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path\n"
+            "from bench_prep.provenance.launch import run_isolated\n"
+            f"run_isolated({PROBE!r}, {{'code': sys.argv[1]}}, {{}}, print, Path(sys.argv[2]))",
+            code,
+            str(tmp_path / "log"),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 20
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pid = int(pid_file.read_text())
+    os.kill(parent.pid, sent)
+    assert parent.wait(timeout=10) != 0
+    assert gone(pid)
+
+
+def test_unreadable_events_are_named(tmp_path: Path) -> None:
+    code = "import os; os.write(int(os.environ['BENCH_PREP_EVENTS_FD']), b'hello\\n')"
+    with pytest.raises(BenchPrepError, match=r"unreadable.*hello"):
+        run_isolated(PROBE, {"code": code}, {}, print, tmp_path / "log")
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Missing, match="log cannot be written"):
+        run_isolated(PROBE, {}, {}, print, tmp_path / "file" / "log")
+
+
+def test_the_childs_end_refuses_to_be_used_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(child.EVENTS_FD, raising=False)
+    with pytest.raises(RuntimeError, match="bench-prep run"):
+        child.emit({})
+    with pytest.raises(RuntimeError, match="bench-prep run"):
+        child.read_job()
