@@ -1,0 +1,1 @@
+"""What is shown: the CSV's schema and store, the rows of a run, the tables, the overview."""

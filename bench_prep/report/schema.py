@@ -1,0 +1,187 @@
+"""The result CSV: its version, and every column with its kind, unit and meaning.
+
+The columns of DESIGN section 8 keep their names for good. Adding, removing or changing a column
+needs a new `VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+VERSION = 1
+
+Kind = Literal["int", "float", "bool", "text"]
+#: setting: chosen by the user; environment: the machine, the versions, the proof;
+#: result: measured or derived; identity: which run and when.
+Group = Literal["identity", "setting", "result", "environment"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `unit` is empty where there is none."""
+
+    name: str
+    kind: Kind
+    group: Group
+    unit: str
+    meaning: str
+
+
+def _blocks() -> list[Column]:
+    columns = []
+    for block, text in (
+        ("baseline_before", "vLLM's own preparation before the candidate"),
+        ("candidate", "the preparation under test"),
+        ("baseline_after", "vLLM's own preparation after the candidate"),
+    ):
+        columns.append(Column(f"{block}_ms", "float", "result", "ms", f"{text}: median step"))
+        columns.extend(
+            Column(f"{block}_p{p}_ms", "float", "result", "ms", f"{text}: {p}th percentile")
+            for p in (5, 95, 99)
+        )
+    return columns
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("schema", "int", "identity", "", f"version of these columns, {VERSION}"),
+    Column("run", "text", "identity", "", "identifier of the run; its clocks share it"),
+    Column("started", "text", "identity", "UTC, ISO 8601", "when the run started"),
+    Column("partial", "bool", "identity", "", "interrupted: only the finished rounds are here"),
+    Column("clock", "text", "setting", "", "host, ready or device"),
+    Column("position", "int", "setting", "tokens", "tokens already computed for the request"),
+    Column("block_sizes", "text", "setting", "tokens", "one KV block size per KV group"),
+    Column("max_model_len", "int", "setting", "tokens", "longest request of the runner"),
+    Column("max_num_reqs", "int", "setting", "requests", "largest batch of the runner"),
+    Column("max_num_tokens", "int", "setting", "tokens", "most tokens in one step of the runner"),
+    Column("mrope", "bool", "setting", "", "the model has multimodal rotary positions"),
+    Column("prompt_embeds", "bool", "setting", "", "prompt embeddings are enabled"),
+    Column("candidate", "text", "setting", "", "module:attribute of the preparation under test"),
+    Column("warmup", "int", "setting", "steps", "untimed steps before each block"),
+    Column("iters", "int", "setting", "steps", "timed steps of each block"),
+    Column("rounds", "int", "setting", "rounds", "finished A/B/A rounds; figures are medians of"),
+    *_blocks(),
+    Column("baseline_ms", "float", "result", "ms", "min(baseline_before, baseline_after)"),
+    Column("drift_pct", "float", "result", "%", "|baseline_before - baseline_after| / baseline"),
+    Column("speedup", "float", "result", "ratio", "baseline / candidate"),
+    Column("speedup_low", "float", "result", "ratio", "lower end of its 95 % interval"),
+    Column("speedup_high", "float", "result", "ratio", "upper end of its 95 % interval"),
+    Column("saved_ms", "float", "result", "ms", "baseline - candidate"),
+    Column("saved_low_ms", "float", "result", "ms", "lower end of its 95 % interval"),
+    Column("saved_high_ms", "float", "result", "ms", "upper end of its 95 % interval"),
+    Column("reduction_pct", "float", "result", "%", "1 - candidate / baseline"),
+    Column("reduction_low_pct", "float", "result", "%", "lower end of its 95 % interval"),
+    Column("reduction_high_pct", "float", "result", "%", "upper end of its 95 % interval"),
+    Column("tpot_ms", "float", "setting", "ms", "the service's time per output token, as given"),
+    Column("share_of_tpot_pct", "float", "result", "%", "saved / TPOT"),
+    Column("equal", "bool", "result", "", "every buffer was identical to the twin's"),
+    Column("verdict", "text", "result", "", "faster, slower, inconclusive or different"),
+    Column(
+        "compared", "bool", "environment", "", "the installed package was compared to a worktree"
+    ),
+    Column("equality_steps", "int", "environment", "steps", "steps whose whole state was compared"),
+    Column("boundaries_crossed", "int", "environment", "blocks", "block boundaries in those steps"),
+    Column("dispatched_pct", "float", "environment", "%", "timed steps that the fast path took"),
+    Column("device_name", "text", "environment", "", "the device that the runner used"),
+    Column("driver", "text", "environment", "", "the device's driver"),
+    Column("platform", "text", "environment", "", "vLLM's platform: cpu, cuda, rocm"),
+    Column("cpu_model", "text", "environment", "", "the host's processor"),
+    Column("vllm_version", "text", "environment", "", "the timed vLLM"),
+    Column("vllm_commit", "text", "environment", "", "the worktree's commit"),
+    Column("worktree_dirty", "bool", "environment", "", "the worktree has uncommitted changes"),
+    Column("tree_sha256", "text", "environment", "", "everything that enters the build"),
+    Column("wheel_sha256", "text", "environment", "", "the installed wheel"),
+    Column("key_sources_sha256", "text", "environment", "", "the compared source files"),
+    Column("fastpath_sha256", "text", "environment", "", "our fast path's source files"),
+    Column("torch_version", "text", "environment", "", "PyTorch"),
+    Column("triton_version", "text", "environment", "", "Triton"),
+    Column("python_version", "text", "environment", "", "the timing interpreter"),
+    Column("bench_prep_version", "text", "environment", "", "this program"),
+    Column("command", "text", "environment", "", "the command that made the row"),
+)
+
+BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
+NAMES: tuple[str, ...] = tuple(BY_NAME)
+ENVIRONMENT: tuple[str, ...] = tuple(c.name for c in COLUMNS if c.group == "environment")
+
+#: The columns from which a foreign file's figures are derived.
+BLOCK_COLUMNS: tuple[str, ...] = ("baseline_before_ms", "candidate_ms", "baseline_after_ms")
+
+_BOOLEANS = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "false": False,
+    "0": False,
+    "no": False,
+}
+
+
+def parse(kind: Kind, value: Any) -> Any:
+    """One cell as its kind; None where it is empty.
+
+    Raises:
+        ValueError: the value is not of this kind.
+    """
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return None
+    text = str(value).strip()
+    if not text:
+        return None
+    if kind == "bool":
+        if text.lower() not in _BOOLEANS:
+            raise ValueError(f"'{text}' is neither true nor false")
+        return _BOOLEANS[text.lower()]
+    if kind == "int":
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"'{text}' is not a whole number") from None
+    if kind == "float":
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"'{text}' is not a number") from None
+    return str(value)
+
+
+_DTYPES: dict[Kind, str] = {"int": "Int64", "float": "float64", "bool": "boolean", "text": "object"}
+
+
+def frame_of(records: list[dict[str, Any]], extra: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Records of parsed cells as a table with all columns, in order, then the `extra` text ones.
+
+    Missing numbers are NaN or NA, missing texts are empty.
+    """
+    data: dict[str, pd.Series[Any]] = {}
+    for column in COLUMNS:
+        values = [record.get(column.name) for record in records]
+        if column.kind == "text":
+            values = ["" if value is None else value for value in values]
+        data[column.name] = pd.Series(values, dtype=_DTYPES[column.kind])
+    for name in extra:
+        data[name] = pd.Series([str(r.get(name, "")) for r in records], dtype="object")
+    return pd.DataFrame(data)
+
+
+def environment_record(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment columns of a row, parsed; those that are not given are None.
+
+    Raises:
+        ValueError: a name that is not an environment column, or a value of the wrong kind.
+    """
+    unknown = sorted(set(environment) - set(ENVIRONMENT))
+    if unknown:
+        raise ValueError(f"not environment columns: {', '.join(unknown)}")
+    record = {}
+    for name in ENVIRONMENT:
+        try:
+            value = parse(BY_NAME[name].kind, environment.get(name))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        # One row stays one line of the file.
+        record[name] = " ".join(value.splitlines()) if isinstance(value, str) else value
+    return record
