@@ -1,0 +1,287 @@
+"""Any number of runs in one view, labelled by what differs between them.
+
+Rows are sorted by position, then block sizes (as numbers), then clock (host, ready, device), then
+the other settings and the machine, then the time of start: rows to compare stand together. What
+all rows share is said once, in "Common to all"; what differs labels the rows. The time of
+start, the run and the file label rows only if nothing else tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console, RenderableType
+
+from bench_prep.errors import UsageError
+from bench_prep.measure.records import CLOCKS
+from bench_prep.measure.statistics import share_of_step
+from bench_prep.report.markdown import markdown as as_markdown
+from bench_prep.report.read import load
+from bench_prep.report.schema import BY_NAME
+from bench_prep.report.sections import (
+    FORMULAS,
+    NEEDS_ROUNDS,
+    NONE,
+    NOT_THE_SERVICE,
+    OUTPUT_TOKENS,
+    Section,
+    cumulative,
+    intervals,
+    label,
+    milliseconds,
+    missing,
+    notes_section,
+    percent,
+    ratio,
+    run_sections,
+    shown,
+    tpot_note,
+    with_unit,
+)
+from bench_prep.report.tables import render
+
+#: The width for which the tables are laid out, in characters.
+WIDTH = 80
+_GAP = 2
+_FILE = "file"
+_SORT = ("mrope", "prompt_embeds", "candidate", "device_name", "vllm_version", "started", "run")
+#: What labels rows only if nothing else tells them apart.
+_LAST_RESORT = ("started", "run", _FILE)
+
+
+def _block_sizes_key(text: Any) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in str(text).split(","))
+    except ValueError:
+        return (float("inf"),)
+
+
+def _sort_key(row: pd.Series[Any]) -> tuple[Any, ...]:
+    clock = row["clock"]
+    return (
+        float("inf") if missing(row["position"]) else float(row["position"]),
+        _block_sizes_key(row["block_sizes"]),
+        CLOCKS.index(clock) if clock in CLOCKS else len(CLOCKS),
+        *(shown(name, row[name]) for name in _SORT),
+    )
+
+
+def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All rows, sorted; a column that a file lacks is empty in its rows."""
+    frame = pd.concat(frames, ignore_index=True)
+    keys = [_sort_key(row) for _, row in frame.iterrows()]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _texts(frame: pd.DataFrame, name: str) -> list[str]:
+    return [shown(name, value) for value in frame[name]]
+
+
+def _distinct(frame: pd.DataFrame, name: str) -> set[str]:
+    """The different values of a column. That a foreign file does not state it is none of them."""
+    return {
+        text
+        for text, schema in zip(_texts(frame, name), frame["schema"], strict=True)
+        if text != NONE or (name in BY_NAME and not missing(schema))
+    }
+
+
+def _label_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns in which the rows differ, in the schema's order (see the module)."""
+    labels = [
+        name
+        for name in frame.columns
+        if (name not in BY_NAME or BY_NAME[name].group in ("setting", "environment"))
+        and name not in (*_LAST_RESORT, "command")
+        and len(_distinct(frame, name)) > 1
+    ]
+    for name in _LAST_RESORT:
+        told_apart = {tuple(row) for row in frame[labels].map(str).to_numpy()}
+        if len(told_apart) == len(frame):
+            break
+        if name in frame.columns and len(_distinct(frame, name)) > 1:
+            labels.append(name)
+    return labels
+
+
+def _common(frame: pd.DataFrame) -> list[Section]:
+    rows = []
+    for name in frame.columns:
+        if name in ("schema", "partial") or (name in BY_NAME and BY_NAME[name].group == "result"):
+            continue
+        if len(_distinct(frame, name)) != 1 or _distinct(frame, name) == {NONE}:
+            continue
+        stated = [value for value in frame[name] if not missing(value)]
+        suffix = "" if len(stated) == len(frame) else " (where stated)"
+        rows.append((label(name), with_unit(name, stated[0]) + suffix))
+    return [Section("Common to all", ("what", "value"), tuple(rows), left=2)] if rows else []
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
+
+
+class _Labelled:
+    """Makes tables whose rows start with a number and, where they fit, the labels."""
+
+    def __init__(self, frame: pd.DataFrame, labels: list[str]) -> None:
+        self.number = ["row", *(str(number) for number in range(1, len(frame) + 1))]
+        self.labels = [[label(name), *_texts(frame, name)] for name in labels]
+        self.clock = [["clock", *_texts(frame, "clock")]] if "clock" in labels else []
+        self.need_legend = False
+
+    def legend(self) -> list[Section]:
+        """Row numbers and labels, where a table had no room for them."""
+        if not self.need_legend:
+            return []
+        columns = [self.number, *self.labels]
+        if _width(columns) > WIDTH:
+            texts = [
+                "; ".join(f"{column[0]}: {column[index]}" for column in self.labels)
+                for index in range(1, len(self.number))
+            ]
+            columns = [self.number, ["what differs", *texts]]
+        header, *rows = zip(*columns, strict=True)
+        return [Section("Rows", header, tuple(rows), left=len(columns))]
+
+    def table(
+        self, title: str, header: tuple[str, ...], rows: Sequence[Sequence[str]], *notes: str
+    ) -> Section:
+        """A table of figures, one row per row of the frame."""
+        figures = [list(column) for column in zip(header, *rows, strict=True)]
+        leading = [self.number, *self.labels]
+        if _width([*leading, *figures]) > WIDTH:
+            self.need_legend = True
+            leading = [self.number, *self.clock]
+        head, *body = zip(*leading, *figures, strict=True)
+        return Section(title, head, tuple(body), left=len(leading), notes=notes)
+
+
+def _overview_sections(frame: pd.DataFrame) -> list[Section]:
+    rows = [row for _, row in frame.iterrows()]
+    labels = _label_columns(frame)
+    labelled = _Labelled(frame, labels)
+    share = not all(missing(value) for value in frame["share_of_tpot_pct"])
+    figures = [
+        (
+            percent(row["drift_pct"], 2),
+            ratio(row["speedup"]),
+            milliseconds(row["saved_ms"]),
+            percent(row["reduction_pct"], 1),
+            *((percent(row["share_of_tpot_pct"], 2),) if share else ()),
+            str(row["verdict"]),
+        )
+        for row in rows
+    ]
+    header = ("drift", "speedup", "saved ms", "reduction", *(("of TPOT",) if share else ()))
+    formulas = [FORMULAS[name] for name in ("drift", "speedup", "saved", "reduction")]
+    blocks = [
+        tuple(
+            milliseconds(row[name])
+            for name in ("baseline_before_ms", "candidate_ms", "baseline_after_ms", "baseline_ms")
+        )
+        for row in rows
+    ]
+    sections = [
+        labelled.table(
+            "Blocks: median ms per step",
+            ("before", "candidate", "after", "baseline"),
+            blocks,
+            FORMULAS["baseline"] + ". Percentiles: in the CSV, and in the report of one run.",
+        ),
+        labelled.table(
+            "Figures",
+            (*header, "verdict"),
+            figures,
+            "; ".join(formulas) + ".",
+            NOT_THE_SERVICE,
+            tpot_note(frame),
+        ),
+    ]
+    if not all(missing(value) for value in frame["speedup_low"]):
+        sections.append(
+            labelled.table(
+                "95 % intervals",
+                ("speedup", "saved ms", "reduction %"),
+                [intervals(row) for row in rows],
+                f"An interval {NEEDS_ROUNDS}.",
+            )
+        )
+    sections.append(
+        labelled.table(
+            "Saved over a whole request, in ms, by output tokens",
+            tuple(str(tokens) for tokens in OUTPUT_TOKENS),
+            [cumulative(row) for row in rows],
+            FORMULAS["cumulative"] + "; the first token comes from the prefill.",
+        )
+    )
+    names = [f"row {number}" for number in labelled.number[1:]]
+    return [*_common(frame), *labelled.legend(), *sections, *notes_section(frame, names)]
+
+
+def report_sections(frames: Sequence[pd.DataFrame]) -> list[Section]:
+    """The full view of one run where all rows are one run's clocks, else the overview.
+
+    `frames` come from `read.load` or `rows.rows`.
+
+    Raises:
+        UsageError: no rows.
+    """
+    frame = _together(frames) if frames else pd.DataFrame()
+    if frame.empty:
+        raise UsageError("no results to report", "name at least one result CSV")
+    runs = {str(run) for run in frame["run"]}
+    clocks = [str(clock) for clock in frame["clock"]]
+    one_run = len(runs) == 1 and "" not in runs and len(set(clocks)) == len(clocks)
+    if one_run or len(frame) == 1:
+        return run_sections(frame)
+    return _overview_sections(frame)
+
+
+def render_report(frames: Sequence[pd.DataFrame]) -> RenderableType:
+    """`report_sections` as Rich tables."""
+    return render(report_sections(frames))
+
+
+def report_markdown(frames: Sequence[pd.DataFrame]) -> str:
+    """`report_sections` as Markdown."""
+    return as_markdown(report_sections(frames))
+
+
+def with_tpot(frame: pd.DataFrame, tpot_ms: float) -> pd.DataFrame:
+    """The table with the share of this TPOT (ms) in the rows that have none of their own."""
+    frame = frame.copy()
+    absent = frame["tpot_ms"].isna()
+    frame.loc[absent, "tpot_ms"] = tpot_ms
+    shares = [share_of_step(saved, tpot_ms) * 100 for saved in frame.loc[absent, "saved_ms"]]
+    frame.loc[absent, "share_of_tpot_pct"] = shares
+    return frame
+
+
+def run_report(
+    paths: Sequence[Path], markdown: bool, console: Console, tpot_ms: float | None = None
+) -> None:
+    """`bench-prep report`: reads the files and prints one view of them, tables or Markdown.
+
+    A file that is named twice is read once. `tpot_ms` is the service's time per output token
+    in milliseconds, for rows that were written without one.
+
+    Raises:
+        UsageError: no file, or one that cannot be used, with the file, the row and the remedy.
+    """
+    if tpot_ms is not None and not 0 < tpot_ms < float("inf"):
+        raise UsageError(f"--tpot-ms: {tpot_ms} is not a time above zero", "give milliseconds")
+    frames = []
+    for path in {path.resolve(): path for path in paths}.values():
+        frame = load(path)
+        if _FILE not in frame.columns:
+            frame[_FILE] = str(path)
+        frames.append(frame if tpot_ms is None else with_tpot(frame, tpot_ms))
+    if markdown:
+        console.out(report_markdown(frames), highlight=False, end="")
+    else:
+        console.print(render_report(frames))
