@@ -1,0 +1,51 @@
+"""Where wheels, downloads and build logs are kept between runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from bench_prep.errors import Missing
+
+
+def cache_dir() -> Path:
+    """`$BENCH_PREP_CACHE`, else `${XDG_CACHE_HOME:-~/.cache}/bench-prep`; made if absent.
+
+    Raises:
+        Missing: the folder cannot be made.
+    """
+    given = os.environ.get("BENCH_PREP_CACHE")
+    if given:
+        folder = Path(given).expanduser().absolute()
+    else:
+        home = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(home) if home else Path("~/.cache").expanduser()) / "bench-prep"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Missing(
+            f"the cache folder cannot be made: {error}", "set BENCH_PREP_CACHE to a writable folder"
+        ) from None
+    return folder
+
+
+def publish(made: Path, place: Path) -> None:
+    """Put a finished folder in its place at once; whatever stood there (damaged) goes away.
+
+    Both lie in the cache, so on one file system, and the caller holds the lock.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists():
+        shutil.rmtree(place)
+    made.replace(place)
+
+
+def disk_full(what: str) -> Missing:
+    """The error for a full disk while `what` was being done."""
+    folder = cache_dir()
+    free_mb = shutil.disk_usage(folder).free / 1e6
+    return Missing(
+        f"the disk is full ({free_mb:.0f} MB free in {folder}): {what} was undone",
+        "free some space, or set BENCH_PREP_CACHE to a folder on another disk",
+    )

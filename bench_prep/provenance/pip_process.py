@@ -1,0 +1,75 @@
+"""pip as a child: its output in a log, its progress in short lines, and no orphan left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+Progress = Callable[[str], None]
+
+_REPORT_EVERY_S = 5.0
+#: pip's frame around a failed build, which hides the build's own last words.
+_BOILERPLATE = re.compile(
+    r"""\s*($ | [\u00d7\u2570\u2502] | note: | hint: | full\ command: | cwd: | Building\ wheel\ for
+    | (error:\ )?subprocess-exited | ERROR:\ Failed\ (building|to\ build) | Failed\ to\ build
+    | Preparing\ metadata | \[end\ of\ output\] | \[notice\] | Getting\ requirements
+    | WARNING:\ (Location|Running\ pip) | error:\ metadata-generation-failed )""",
+    re.VERBOSE,
+)
+
+
+def run_pip(
+    arguments: list[str],
+    *,
+    cwd: Path,
+    log: Path,
+    label: str,
+    progress: Progress,
+    env: dict[str, str] | None = None,
+) -> int:
+    """Run `python -m pip` with its output in `log`; its return code.
+
+    `progress` is told `label` at once, and every 5 s the seconds gone by and the log's last line.
+    An interruption (Ctrl-C) ends pip and everything that it started.
+    """
+    progress(label)
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pip", "--no-input", *arguments],
+            cwd=cwd,
+            env=(os.environ if env is None else env) | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    return process.wait(_REPORT_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    last = " ".join(last_lines(log, 1)).strip()[:70]
+                    progress(f"{time.monotonic() - started:.0f} s  {last}".rstrip())
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last `count` lines of pip's output that say something, without pip's own frame."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return []
+    lines = [line.rstrip() for line in text.splitlines() if not _BOILERPLATE.match(line)]
+    return lines[-count:]
