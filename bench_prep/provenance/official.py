@@ -1,4 +1,4 @@
-"""The newcomer's worktree: vLLM's official source distribution, and compiled parts to go with it."""
+"""The newcomer's worktree: vLLM's official source distribution, and compiled parts for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
 from bench_prep.provenance.worktree import Worktree, open_worktree
 
 DEFAULT_VERSION = "0.32.0"
-_RELEASE_HASHES = "release.json"
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ def official_worktree(
                 ["--no-binary", "vllm", "--no-build-isolation"],
                 env,
                 progress,
-                "pip install torch and vLLM's build requirements first (scripts/run_bench.sh does), "
+                "install torch and vLLM's build requirements first (scripts/run_bench.sh does), "
                 "or give --worktree",
             )
             progress(f"unpacking {archive.name}")
-            _unpack(archive, place)
+            _unpack(archive, place, version)
     return open_worktree(place)
 
 
@@ -130,7 +129,7 @@ def official_device(version: str = DEFAULT_VERSION) -> str:
 def release_hashes(version: str) -> dict[str, str] | None:
     """SHA-256 of each Python file of a release, by its path; None where it was never fetched."""
     try:
-        recorded = json.loads((cache_dir() / "official" / f"{version}.json").read_text())
+        recorded = json.loads(_release_hashes_file(version).read_text())
     except (OSError, ValueError):
         return None
     return {str(name): str(value) for name, value in recorded.items()}
@@ -143,6 +142,10 @@ def _release(version: str) -> _Release:
             f"known: {', '.join(_RELEASES)}; or give --worktree",
         )
     return _RELEASES[version]
+
+
+def _release_hashes_file(version: str) -> Path:
+    return cache_dir() / "official" / f"{version}.json"
 
 
 @contextmanager
@@ -200,16 +203,16 @@ def _fetch(
     return file
 
 
-def _unpack(archive: Path, place: Path) -> None:
+def _unpack(archive: Path, place: Path, version: str) -> None:
     unpacking = place.parent / "unpacking"
     shutil.rmtree(unpacking, ignore_errors=True)
     unpacking.mkdir(parents=True)
     with tarfile.open(archive) as tar:
         tar.extractall(unpacking, filter="data")
     root = unpacking / place.name
-    worktree = open_worktree(root)
-    hashes = {name: file_sha256(path) for name, path in worktree.python_sources().items()}
-    (unpacking / _RELEASE_HASHES).write_text(json.dumps(hashes))
-    (unpacking / _RELEASE_HASHES).replace(place.parent / f"{worktree.version}.json")
+    sources = Worktree(root, version).python_sources()
+    hashes = unpacking / "hashes.json"
+    hashes.write_text(json.dumps({name: file_sha256(path) for name, path in sources.items()}))
+    hashes.replace(_release_hashes_file(version))
     publish(root, place)
     shutil.rmtree(unpacking)
