@@ -1,0 +1,9 @@
+"""The fast path: one launch that writes all inputs of a strict single-token decode step.
+
+`attach(runner)` is its entry point and the default candidate of `bench-prep run`. It imports
+vLLM and nothing of ours but `errors`.
+"""
+
+from bench_prep.fastpath.preparer import FastPath, attach
+
+__all__ = ["FastPath", "attach"]

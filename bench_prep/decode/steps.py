@@ -1,0 +1,205 @@
+"""Steady single-token decode: the scheduler outputs, and one runner driven through them.
+
+A step is what vLLM's `execute_model` and `sample_tokens` do around the forward pass: the
+scheduler's output is applied by `_update_states`, the inputs are prepared, and the sampled token
+is booked by `_bookkeeping_sync`. All three are the runner's own methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench_prep.decode.model import VOCAB_SIZE
+from bench_prep.decode.runner import synchronize
+from bench_prep.settings import RunSettings
+
+Prepare = Callable[[Any, Any], Any]
+REQUEST_ID = "bench-prep"
+_SEED = 20240229
+#: Bytes between the addresses of consecutive sampled tokens: the granularity of torch's caching
+#: allocator, from which a sampler takes its output.
+_TOKEN_STRIDE = 512 // 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """The one request of a run and every step's fresh token; both arms get the same.
+
+    `prompt` has `position` entries: token ids, or `[position, hidden]` embeddings.
+    `block_ids[g]` are the blocks of KV group g in the order in which the request gets them:
+    distinct over all groups and in no regular order, so that a wrong block is a wrong slot.
+    """
+
+    position: int
+    last_position: int
+    block_sizes: tuple[int, ...]
+    prompt_token_ids: list[int] | None
+    prompt_embeds: torch.Tensor | None
+    block_ids: tuple[list[int], ...]
+
+    @classmethod
+    def make(
+        cls, settings: RunSettings, hidden_size: int, dtype: torch.dtype, last: int | None = None
+    ) -> Workload:
+        """The request of these settings, decoded up to position `last` or the model's end."""
+        rng = np.random.default_rng(_SEED)
+        counts = [-(-settings.max_model_len // size) for size in settings.block_sizes]
+        ids = rng.permutation(np.arange(1, sum(counts) + 1))
+        split = np.split(ids, np.cumsum(counts)[:-1])
+        embeds = tokens = None
+        if settings.prompt_embeds:
+            generator = torch.Generator().manual_seed(_SEED)
+            embeds = torch.randn(settings.position, hidden_size, generator=generator).to(dtype)
+        else:
+            tokens = rng.integers(0, VOCAB_SIZE, settings.position).tolist()
+        return cls(
+            position=settings.position,
+            # The token sampled by the last step must still fit into the model's length.
+            last_position=settings.max_model_len - 2 if last is None else last,
+            block_sizes=settings.block_sizes,
+            prompt_token_ids=tokens,
+            prompt_embeds=embeds,
+            block_ids=tuple(part.tolist() for part in split),
+        )
+
+    def blocks_before(self, group: int, tokens: int) -> list[int]:
+        """The blocks of a group that hold the first `tokens` tokens."""
+        return self.block_ids[group][: -(-tokens // self.block_sizes[group])]
+
+    def new_blocks(self, position: int) -> tuple[list[int], ...] | None:
+        """The blocks that the token at `position` needs beyond those before it, per group."""
+        new = tuple(
+            [self.block_ids[g][position // size]] if position % size == 0 else []
+            for g, size in enumerate(self.block_sizes)
+        )
+        return new if any(new) else None
+
+    def boundaries(self, position: int) -> int:
+        """How many groups begin a new block with the token at `position`."""
+        return sum(position % size == 0 for size in self.block_sizes)
+
+
+class Decoder:
+    """One runner in decode. `prepare` is the arm's preparation, vLLM's own or a candidate's."""
+
+    def __init__(self, runner: Any, workload: Workload, prepare: Prepare) -> None:
+        self.runner = runner
+        self.workload = workload
+        self.prepare = prepare
+        self.position = -1
+        self._step = 0
+        self._output: Any = None
+        self._num_scheduled = np.ones(1, dtype=np.int32)
+        self._hidden = torch.empty(1, 1, device=runner.device)
+        self._tokens = torch.empty(0, _TOKEN_STRIDE, dtype=torch.int32, device=runner.device)
+
+    def reserve_tokens(self, steps: int) -> None:
+        """Lay out a fresh sampled token for each of `steps` steps, the same in every decoder."""
+        if len(self._tokens) < steps:
+            rng = np.random.default_rng(_SEED + 1)
+            tokens = np.zeros((steps, _TOKEN_STRIDE), dtype=np.int32)
+            tokens[:, 0] = rng.integers(0, VOCAB_SIZE, steps)
+            self._tokens = torch.from_numpy(tokens).to(self.runner.device)
+
+    @torch.inference_mode()
+    def restart(self) -> None:
+        """Put the request into the batch so that the next step is its first decode step.
+
+        Its prompt has `position` tokens, all but the last computed; the step that computes the
+        last one and samples the first output token is taken here, untimed.
+        """
+        from vllm import SamplingParams
+        from vllm.v1.core.sched.output import NewRequestData
+
+        work = self.workload
+        new = NewRequestData(
+            req_id=REQUEST_ID,
+            prompt_token_ids=work.prompt_token_ids,
+            prompt_embeds=work.prompt_embeds,
+            mm_features=[],
+            sampling_params=SamplingParams(temperature=0.0, max_tokens=None),
+            pooling_params=None,
+            block_ids=tuple(
+                list(work.blocks_before(g, work.position)) for g in range(len(work.block_sizes))
+            ),
+            num_computed_tokens=work.position - 1,
+            lora_request=None,
+        )
+        finished = {REQUEST_ID} if REQUEST_ID in self.runner.requests else set()
+        self._step = 0
+        self._begin(_scheduler_output(scheduled_new_reqs=[new], finished_req_ids=finished))
+        self.call()
+        self.position = work.position - 1
+        self.after()
+
+    @torch.inference_mode()
+    def before(self) -> None:
+        """Everything before the preparation: schedule one token, update the states."""
+        from vllm.v1.core.sched.output import CachedRequestData
+
+        if self.position >= self.workload.last_position:
+            self.restart()
+        self.position += 1
+        cached = CachedRequestData(
+            req_ids=[REQUEST_ID],
+            resumed_req_ids=set(),
+            new_token_ids=[],
+            all_token_ids={},
+            new_block_ids=[self.workload.new_blocks(self.position)],
+            num_computed_tokens=[self.position],
+            num_output_tokens=[self.position - self.workload.position + 1],
+        )
+        self._begin(_scheduler_output(scheduled_cached_reqs=cached))
+
+    def _begin(self, output: Any) -> None:
+        event = self.runner.prepare_inputs_event
+        if event is not None:  # as `synchronize_input_prep` does on entry
+            event.synchronize()
+        self.runner._update_states(output)
+        self._output = output
+
+    def call(self) -> Any:
+        """The preparation itself: all that is timed."""
+        return self.prepare(self._output, self._num_scheduled)
+
+    @torch.inference_mode()
+    def after(self) -> None:
+        """Everything after the preparation: book a new sampled token, as after a forward pass."""
+        from vllm.v1.outputs import SamplerOutput
+
+        event = self.runner.prepare_inputs_event
+        if event is not None:  # as `synchronize_input_prep` does on exit
+            event.record()
+        token = self._tokens[self._step : self._step + 1, :1]
+        self._step += 1
+        self.runner.input_batch.prev_sampled_token_ids = None
+        self.runner._bookkeeping_sync(
+            self._output, SamplerOutput(token, None), None, self._hidden, 1
+        )
+
+    def step(self) -> Any:
+        """One whole untimed step; returns what the preparation returned."""
+        self.before()
+        with torch.inference_mode():
+            result = self.call()
+        self.after()
+        return result
+
+    def synchronize(self) -> None:
+        synchronize(self.runner)
+
+
+def _scheduler_output(**fields: Any) -> Any:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    return dataclasses.replace(
+        SchedulerOutput.make_empty(),
+        num_scheduled_tokens={REQUEST_ID: 1},
+        total_num_scheduled_tokens=1,
+        **fields,
+    )

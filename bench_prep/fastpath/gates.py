@@ -1,0 +1,223 @@
+"""When the fast path may prepare a step: the service gate, once, and the step gate, every step.
+
+A closed gate means vLLM's own path, whole. Each condition has a name, which is also the name of
+its counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bench_prep.fastpath.fingerprint import known, known_source
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of the service gate: `holds(runner)` is true when the gate stays open."""
+
+    name: str
+    why: str
+    holds: Callable[[Any], bool]
+
+
+def _platform(runner: Any) -> str:
+    return str(runner.device.type)
+
+
+def _architectures_known(runner: Any) -> bool:
+    names = runner.model_config.hf_config.architectures or []
+    return bool(names) and all(name in known()["architectures"] for name in names)
+
+
+def _parallel_sizes_are_one(runner: Any) -> bool:
+    parallel = runner.parallel_config
+    return all(
+        getattr(parallel, name, 1) == 1
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "prefill_context_parallel_size",
+            "decode_context_parallel_size",
+        )
+    )
+
+
+SERVICE_GATE: tuple[Condition, ...] = (
+    Condition(
+        "unsupported device",
+        "the writes have been proven on the listed device types only",
+        lambda r: _platform(r) in known()["devices"],
+    ),
+    Condition(
+        "unknown runner source",
+        "a method that is replaced or relied on is not the proven one",
+        lambda r: known_source(type(r), _platform(r)) is not None,
+    ),
+    Condition(
+        "unlisted architecture",
+        "an architecture is listed once it has been proven equal",
+        _architectures_known,
+    ),
+    Condition(
+        # On a device the sampled token never reaches the host under async scheduling, which is
+        # vLLM's default; its CPU platform always turns async scheduling off.
+        "async scheduling",
+        "must be on with a device and off on the CPU platform",
+        lambda r: bool(r.use_async_scheduling) == (_platform(r) != "cpu"),
+    ),
+    Condition(
+        "parallelism",
+        "tensor, pipeline and context parallel sizes must be 1",
+        _parallel_sizes_are_one,
+    ),
+    Condition(
+        "data parallelism",
+        "dummy runs between steps write device block tables behind the dirty marks",
+        lambda r: r.parallel_config.data_parallel_size == 1,
+    ),
+    Condition(
+        "speculative decoding",
+        "draft tokens change every length",
+        lambda r: r.speculative_config is None and r.num_accepted_tokens_event is None,
+    ),
+    Condition("LoRA", "adapters are switched inside the preparation", lambda r: not r.lora_config),
+    Condition(
+        "XD-RoPE", "positions of other shape", lambda r: not getattr(r, "uses_xdrope_dim", 0)
+    ),
+    Condition(
+        "encoder-decoder",
+        "encoder lengths are prepared too",
+        lambda r: not r.model_config.is_encoder_decoder,
+    ),
+    Condition(
+        "M-RoPE rows",
+        "the kernel writes three rows",
+        lambda r: not r.uses_mrope or r.mrope_positions.gpu.shape[0] == 3,
+    ),
+    Condition(
+        "Mamba state of speculative decoding",
+        "its block indices are prepared too",
+        lambda r: getattr(r, "mamba_prev_last_scheduled_idx", None) is None,
+    ),
+)
+
+
+def closed_service_gate(runner: Any) -> str | None:
+    """The name and reason of the first condition that fails, or None when the gate is open."""
+    for condition in SERVICE_GATE:
+        if not condition.holds(runner):
+            return f"{condition.name}: {condition.why}"
+    return None
+
+
+#: Reasons of the step gate, in the order in which they are tested.
+SEVERAL_REQUESTS = "several requests"
+SEVERAL_TOKENS = "several tokens"
+ENCODER_INPUT = "encoder input"
+DRAFT_TOKENS = "draft tokens"
+BATCH_REPLACED = "batch replaced"
+NO_SAMPLED_TOKEN = "no sampled token on the device"
+SAMPLED_TOKEN_KIND = "sampled token of another kind"
+NOT_AT_INDEX_0 = "not at index 0 in the previous step"
+IN_PROMPT = "still in the prompt"
+NOT_CONTINUOUS = "tokens not continuous with the position"
+LENGTH_MISMATCH = "last length is not the position"
+STEP_REASONS = (
+    SEVERAL_REQUESTS,
+    SEVERAL_TOKENS,
+    ENCODER_INPUT,
+    DRAFT_TOKENS,
+    BATCH_REPLACED,
+    NO_SAMPLED_TOKEN,
+    SAMPLED_TOKEN_KIND,
+    NOT_AT_INDEX_0,
+    IN_PROMPT,
+    NOT_CONTINUOUS,
+    LENGTH_MISMATCH,
+)
+
+
+class StepGate:
+    """The step gate of one runner; after an open `check` it holds the step's facts.
+
+    Attributes:
+        position: tokens already computed for the request, the new token's index.
+        request: vLLM's `CachedRequestState` of the one request.
+        sampled: the previous step's sampled token, int32 of shape [1, 1] on the runner's device;
+            None on the CPU platform, where the token is in the host's token table.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_computed",
+        "_device",
+        "_held",
+        "_last_lengths",
+        "_prompt",
+        "_runner",
+        "position",
+        "request",
+        "sampled",
+    )
+
+    def __init__(self, runner: Any) -> None:
+        batch = runner.input_batch
+        self._runner = runner
+        self._batch = batch
+        self._device = runner.device if runner.device.type != "cpu" else None
+        self._computed = batch.num_computed_tokens_cpu
+        self._prompt = batch.num_prompt_tokens
+        self._held = batch.num_tokens_no_spec
+        self._last_lengths = runner.optimistic_seq_lens_cpu.numpy()
+        self.position = -1
+        self.request: Any = None
+        self.sampled: Any = None
+
+    def check(self, scheduler_output: Any) -> str | None:
+        """None when the step may be prepared by the fast path, else the reason why not."""
+        batch = self._batch
+        if len(batch._req_ids) != 1:
+            return SEVERAL_REQUESTS
+        if scheduler_output.total_num_scheduled_tokens != 1:
+            return SEVERAL_TOKENS
+        if scheduler_output.scheduled_encoder_inputs:
+            return ENCODER_INPUT
+        if scheduler_output.scheduled_spec_decode_tokens:
+            return DRAFT_TOKENS
+        runner = self._runner
+        if runner.input_batch is not batch:
+            return BATCH_REPLACED
+        request_id = batch._req_ids[0]
+        sampled = batch.prev_sampled_token_ids
+        if self._device is not None:
+            if sampled is None:
+                return NO_SAMPLED_TOKEN
+            if (
+                sampled.shape != (1, 1)
+                or sampled.dtype is not torch.int32
+                or sampled.device != self._device
+            ):
+                return SAMPLED_TOKEN_KIND
+            if (batch.prev_req_id_to_index or {}).get(request_id) != 0:
+                return NOT_AT_INDEX_0
+        elif sampled is not None:
+            return SAMPLED_TOKEN_KIND
+        position = self._computed.item(0)
+        if position < self._prompt.item(0):
+            return IN_PROMPT
+        request = runner.requests[request_id]
+        if (
+            self._held.item(0) != position + 1
+            or request.num_prompt_tokens + len(request.output_token_ids) != position + 1
+        ):
+            return NOT_CONTINUOUS
+        if self._last_lengths.item(0) != position:
+            return LENGTH_MISMATCH
+        self.position = position
+        self.request = request
+        self.sampled = sampled
+        return None

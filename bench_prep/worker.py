@@ -1,0 +1,254 @@
+"""The timing process: proves the candidate equal, times it, and sends what it finds.
+
+Started by `provenance.launch` in an empty folder. Its events, in order: `imported`, `state`,
+`equal`, one `block` per timed block, one `round` per finished round, `done`; or `error`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench_prep.errors import BenchPrepError, Missing, NotTheWorktree, UsageError
+from bench_prep.provenance.child import emit, read_job
+from bench_prep.settings import RunSettings
+
+
+def main() -> None:
+    """Do the job on standard input; the last event is `done` or `error`."""
+    job = read_job()
+    try:
+        _run(RunSettings(**job["settings"]), job.get("package_dir"))
+        emit({"event": "done"})
+    except BenchPrepError as error:
+        emit(
+            {
+                "event": "error",
+                "exit_code": error.exit_code,
+                "message": error.message,
+                "remedy": error.remedy,
+            }
+        )
+    except Exception as error:
+        traceback.print_exc()
+        emit(
+            {
+                "event": "error",
+                "exit_code": 1,
+                "message": f"{type(error).__name__}: {error}",
+                "remedy": "",
+                "traceback": traceback.format_exc(),
+            }
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # vLLM and torch leave threads and process groups behind that only delay the exit.
+    os._exit(0)
+
+
+def _run(settings: RunSettings, package_dir: str | None) -> None:
+    version = _import_vllm(package_dir)
+    _check_device(settings.device)
+    import torch
+
+    from bench_prep.decode.equality import compare, prove_equal, stretches
+    from bench_prep.decode.steps import Decoder, Workload
+    from bench_prep.measure.clocks import CudaDevice
+    from bench_prep.measure.plan import rounds
+
+    baseline_runner, runner = _make_runners(settings, version)
+    _check_origin(package_dir)
+    candidate = _candidate(settings.candidate, runner)
+    emit({"event": "state", "environment": _environment(version, baseline_runner)})
+
+    def workload(position: int, last: int | None = None) -> Workload:
+        changed = settings.model_copy(update={"position": position})
+        return Workload.make(changed, baseline_runner.inputs_embeds_size, runner.dtype, last)
+
+    work = workload(settings.position)
+    baseline = Decoder(baseline_runner, work, baseline_runner._prepare_inputs)
+    other = Decoder(runner, work, candidate)
+    walked = stretches(settings.position, work.last_position, settings.block_sizes)
+    proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
+    _check_dispatched(candidate)
+    emit({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries})
+
+    for decoder in (baseline, other):
+        decoder.workload = work
+        decoder.reserve_tokens(settings.warmup + settings.iters + 2)
+    device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
+    share = _DispatchedShare(candidate)
+
+    def after_block(arm: str) -> None:
+        if arm != "baseline_before":
+            compare(baseline, other, when=f"after the timed block {arm}")
+        if arm == "candidate":
+            share.add((settings.warmup + settings.iters) * (1 if device is None else 2))
+        else:
+            share.mark()
+        emit({"event": "block", "arm": arm})
+
+    with torch.inference_mode():
+        share.mark()
+        for one in rounds(
+            baseline,
+            other,
+            count=settings.rounds,
+            warmup=settings.warmup,
+            iters=settings.iters,
+            device=device,
+            after_block=after_block,
+        ):
+            emit({"event": "round", "round": one.to_json(), "dispatched_pct": share.percent()})
+
+
+def _import_vllm(package_dir: str | None) -> str:
+    """Import vLLM and return its version; refuse any but the verified package."""
+    if importlib.util.find_spec("vllm") is None:
+        raise Missing(
+            "vLLM is not installed in this environment",
+            "run scripts/run_bench.sh, or give --worktree to build and install one",
+        )
+    import vllm
+
+    origin = getattr(vllm, "__file__", None)
+    if origin is None:
+        raise NotTheWorktree(
+            "vllm is a namespace package, without an __init__.py", "remove the stray vllm folder"
+        )
+    if package_dir is not None and Path(origin).resolve().parent != Path(package_dir).resolve():
+        raise NotTheWorktree(
+            f"Python imports vLLM from {Path(origin).parent}, not from the verified {package_dir}",
+            "remove the other vllm from the environment's path",
+        )
+    emit({"event": "imported", "package_dir": str(Path(origin).parent)})
+    return str(vllm.__version__)
+
+
+def _check_origin(package_dir: str | None) -> None:
+    """After the runner is made: every imported vLLM module is a file of the verified package."""
+    if package_dir is None:
+        return
+    root = Path(package_dir).resolve()
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None) if name.startswith("vllm.") else None
+        if origin and not Path(origin).resolve().is_relative_to(root):
+            raise NotTheWorktree(
+                f"{name} was imported from {origin}, not from the verified {package_dir}",
+                "remove the other vllm from the environment's path",
+            )
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Missing(
+            "--device cuda: torch sees no CUDA or ROCm device",
+            "use --device cpu, or install a torch build for the device",
+        )
+
+
+def _make_runners(settings: RunSettings, version: str) -> list[Any]:
+    from bench_prep.decode.runner import make_runners
+
+    try:
+        return make_runners(settings, 2)
+    except (ImportError, AttributeError, TypeError) as error:
+        traceback.print_exc()
+        raise Missing(
+            f"vLLM {version} is not supported: its V1 runner cannot be brought up here "
+            f"({type(error).__name__}: {error})",
+            "supported are 0.26.0 (CUDA, ROCm) and 0.32.0 (CPU)",
+        ) from None
+
+
+def _candidate(name: str, runner: Any) -> Callable[[Any, Any], Any]:
+    """Call the candidate's factory: `module:attribute` or `file.py:attribute`."""
+    where, _, attribute = name.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location("bench_prep_candidate", where)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{where} is not a Python file")
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+        factory = getattr(module, attribute)
+    except BenchPrepError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise UsageError(
+            f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
+            "give module:attribute, or file.py:attribute, of a function that takes the runner",
+        ) from None
+    prepare = factory(runner)
+    if not callable(prepare):
+        raise UsageError(
+            f"--candidate {name} returned {type(prepare).__name__}, which cannot be called",
+            "return a function of (scheduler_output, num_scheduled_tokens)",
+        )
+    return prepare  # type: ignore[no-any-return]
+
+
+def _check_dispatched(candidate: Any) -> None:
+    """A candidate that counts must have prepared something itself."""
+    if getattr(candidate, "dispatched", None) == 0:
+        reasons = Counter(getattr(candidate, "fallbacks", {})).most_common(1)
+        main_reason = reasons[0][0] if reasons else "none given"
+        raise Missing(
+            f"the candidate left every step to vLLM's own path (main reason: {main_reason})",
+            "there is nothing to time; choose settings that the candidate serves",
+        )
+
+
+class _DispatchedShare:
+    """Share of the candidate's steps that it prepared itself, where it counts them."""
+
+    def __init__(self, candidate: Any) -> None:
+        self._candidate = candidate
+        self._mark: int | None = None
+        self._dispatched = self._steps = 0
+
+    def mark(self) -> None:
+        self._mark = getattr(self._candidate, "dispatched", None)
+
+    def add(self, steps: int) -> None:
+        if self._mark is not None:
+            self._dispatched += self._candidate.dispatched - self._mark
+            self._steps += steps
+
+    def percent(self) -> float | None:
+        return 100 * self._dispatched / self._steps if self._steps else None
+
+
+def _environment(version: str, runner: Any) -> dict[str, Any]:
+    import torch
+
+    from bench_prep.measure.machine import cpu_model, driver_version, triton_version
+
+    cpu = runner.device.type == "cpu"
+    hip = getattr(torch.version, "hip", None)
+    return {
+        "vllm_version": version,
+        "torch_version": torch.__version__,
+        "triton_version": triton_version(),
+        "python_version": sys.version.split()[0],
+        "platform": "cpu" if cpu else "rocm" if hip else "cuda",
+        "device_name": cpu_model() if cpu else torch.cuda.get_device_name(runner.device),
+        "driver": None if cpu else driver_version(),
+        "cpu_model": cpu_model(),
+    }
+
+
+if __name__ == "__main__":
+    main()
