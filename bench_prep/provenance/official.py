@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from bench_prep.errors import Missing, UsageError
 from bench_prep.provenance.cachedir import cache_dir, disk_full, publish
+from bench_prep.provenance.corrections import apply_corrections
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
 from bench_prep.provenance.worktree import Worktree, open_worktree
@@ -76,6 +77,7 @@ def official_worktree(
     """vLLM's official source distribution, fetched with pip and unpacked once into the cache.
 
     It is a worktree to edit: it is never unpacked over. Remove its folder for a fresh one.
+    Where the release needs a correction to run here (`corrections`), it has been applied.
 
     Raises:
         UsageError: a version that is not pinned here.
@@ -214,5 +216,6 @@ def _unpack(archive: Path, place: Path, version: str) -> None:
     hashes = unpacking / "hashes.json"
     hashes.write_text(json.dumps({name: file_sha256(path) for name, path in sources.items()}))
     hashes.replace(_release_hashes_file(version))
+    apply_corrections(root, version)
     publish(root, place)
     shutil.rmtree(unpacking)
