@@ -56,29 +56,37 @@ def _as_user_error(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary(target: Path) -> Iterator[tuple[int, Path]]:
-    """A new file beside `target`, open for writing, that is gone afterwards unless it was moved."""
+def _temporary(target: Path) -> Iterator[Path]:
+    """A new, empty file beside `target` that is gone afterwards unless it was moved."""
     temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
-    # 0o666 without the umask's bits, as for any new file.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            yield descriptor, temporary
-        finally:
-            os.close(descriptor)
+        # 0o666 without the umask's bits, as for any new file.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def _descriptor(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _replace(target: Path, content: bytes) -> None:
     """Makes `content` the whole of `target`, or leaves it untouched; its mode is kept."""
-    with _temporary(target) as (descriptor, temporary):
-        with suppress(FileNotFoundError):
-            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
+    with _temporary(target) as temporary:
+        with _descriptor(temporary) as descriptor:
+            with suppress(FileNotFoundError):
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        # Closed first: some filesystems report a full disk only then.
         temporary.replace(target)
     # The content is safe; the new name is too once the folder is. Not every filesystem can.
     with suppress(OSError):
@@ -160,7 +168,7 @@ def check_writable(path: Path) -> None:
             content = read_bytes(target)
             if content:
                 _check_own(content, path)
-        with _temporary(target) as (descriptor, _):
+        with _temporary(target) as temporary, _descriptor(temporary) as descriptor:
             try:
                 os.posix_fallocate(descriptor, 0, len(content) + RESERVE_BYTES)
             except OSError as error:

@@ -1,0 +1,136 @@
+"""Foreign files are completed, unusable ones named with their row and a remedy."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from bench_prep.errors import UsageError
+from bench_prep.report.read import load
+from bench_prep.report.schema import NAMES
+from bench_prep.report.store import append
+
+HEADER = "baseline_before_ms,candidate_ms,baseline_after_ms"
+PUBLISHED = f"{HEADER}\n0.259076,0.101048,0.258436\n"
+
+
+def test_three_columns_are_enough(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(PUBLISHED)
+    frame = load(path)
+    assert list(frame.columns) == list(NAMES)
+    row = frame.iloc[0]
+    assert row["baseline_ms"] == 0.258436
+    assert row["speedup"] == pytest.approx(2.557557, abs=1e-6)
+    assert row["saved_ms"] == pytest.approx(0.157388)
+    assert row["reduction_pct"] == pytest.approx(60.9, abs=0.01)
+    assert row["drift_pct"] == pytest.approx(0.2476, abs=1e-4)
+    assert row["verdict"] == "faster"
+    assert row["clock"] == ""
+    for unknown in ("schema", "equal", "rounds", "speedup_low", "share_of_tpot_pct"):
+        assert pd.isna(row[unknown]), unknown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PUBLISHED.rstrip("\n"),
+        PUBLISHED.replace("\n", "\r\n"),
+        "\ufeff" + PUBLISHED,
+        PUBLISHED.replace(",", " , "),
+        PUBLISHED + "\n\n",
+    ],
+)
+def test_ways_in_which_csvs_are_written(tmp_path, text) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text, newline="")
+    assert load(path)["speedup"].iloc[0] == pytest.approx(2.557557, abs=1e-6)
+
+
+def test_extra_columns_and_a_tpot(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"card,tpot_ms,{HEADER}\nBW1000,45,0.259076,0.101048,0.258436\n")
+    row = load(path).iloc[0]
+    assert row["card"] == "BW1000"
+    assert row["share_of_tpot_pct"] == pytest.approx(0.34975, abs=1e-4)
+
+
+def test_given_figures_win(tmp_path, make_frame) -> None:
+    """A file of several rounds has medians that cannot be derived from its three blocks."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"speedup,{HEADER}\n2.5,0.259076,0.101048,0.258436\n")
+    row = load(path).iloc[0]
+    assert row["speedup"] == 2.5
+    assert row["saved_ms"] == pytest.approx(0.157388)
+
+
+def test_a_row_whose_outputs_differ_needs_no_times_and_shows_none(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"equal,{HEADER}\nfalse,,,\nFalse,0.2,0.1,0.2\nTRUE,0.2,0.1,0.2\n")
+    frame = load(path)
+    assert list(frame["verdict"]) == ["different", "different", "faster"]
+    assert frame["candidate_ms"].isna().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "not a CSV"),
+        (b"\xff\xfe,1\n", "not a CSV"),
+        (b"# Results\nsome prose\n", "has no column baseline_before_ms, candidate_ms"),
+        (b"baseline_before_ms,candidate_ms\n1,2\n", "has no column baseline_after_ms"),
+        (f"{HEADER}\n".encode(), "a header and no rows"),
+        (f"{HEADER},candidate_ms\n1,2,3,4\n".encode(), "two columns 'candidate_ms'"),
+        (f"{HEADER}\n1,1,1\n1,x,1\n".encode(), "line 3: candidate_ms: 'x' is not a number"),
+        (f"{HEADER}\n1,0,1\n".encode(), "line 2: candidate_ms: '0' is not a number above zero"),
+        (f"{HEADER}\n1,1,-3\n".encode(), "line 2: baseline_after_ms: '-3' is not"),
+        (f"{HEADER}\n1,nan,1\n".encode(), "line 2: candidate_ms: 'nan' is not"),
+        (f"{HEADER}\ninf,1,1\n".encode(), "line 2: baseline_before_ms: 'inf' is not"),
+        (f"{HEADER}\n1,,1\n".encode(), "line 2: candidate_ms is empty"),
+        (f"{HEADER}\n1,1,1\n\n1,1,1,1\n".encode(), "line 4: 4 fields where the header has 3"),
+        (f"{HEADER}\n1,1\n1,1,1\n".encode(), "line 2: 2 fields where the header has 3"),
+        (f"{HEADER}\n1,1,1\n1,1".encode(), "line 3: the last row is torn"),
+        (f'{HEADER},x\n1,1,1,"a\n'.encode(), "line 2: the last row is torn"),
+        (f'{HEADER},x\n1,1,1,"a\nb"\n1,1,1,"a"b\n'.encode(), "line 4: "),
+        (f"{HEADER},tpot_ms\n1,1,1,0\n".encode(), "line 2: tpot_ms: '0'"),
+        (f"{HEADER},rounds\n1,1,1,2.5\n".encode(), "line 2: rounds: '2.5' is not a whole"),
+        (f"{HEADER},equal\n1,1,1,maybe\n".encode(), "line 2: equal: 'maybe'"),
+        (f"{HEADER},verdict\n1,1,1,good\n".encode(), "line 2: verdict: 'good'"),
+        (f"{HEADER},drift_pct\n1,1,1,nan\n".encode(), "line 2: drift_pct: 'nan' is not a finite"),
+        (f"{HEADER},schema\n1,1,1,2\n".encode(), "schema 2, and this bench-prep reads schema 1"),
+        (f"{HEADER},schema\n1,1,1,\n".encode(), "schema None, and this"),
+        (f"{HEADER},schema\n1,1,1,1".encode(), "line 2: the last row is torn"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, content, says) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says) as caught:
+        load(path)
+    assert str(path) in caught.value.message
+    assert caught.value.remedy
+    assert "\n" not in caught.value.message + caught.value.remedy
+
+
+def test_no_such_file_and_folder(tmp_path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        load(tmp_path / "a.csv")
+    with pytest.raises(UsageError, match="is a folder"):
+        load(tmp_path)
+
+
+def test_own_file_cut_anywhere_is_never_read_as_whole(tmp_path, make_frame) -> None:
+    whole = tmp_path / "whole.csv"
+    append(whole, make_frame())
+    content = whole.read_bytes()
+    cut = tmp_path / "cut.csv"
+    first_row_ends = [i for i, byte in enumerate(content) if byte == 10][1] + 1
+    for length in range(len(content)):
+        cut.write_bytes(content[:length])
+        if length == first_row_ends:
+            assert len(load(cut)) == 1
+            continue
+        with pytest.raises(UsageError):
+            load(cut)

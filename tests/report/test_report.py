@@ -1,0 +1,333 @@
+"""What people see: the golden figures, the labels, the warnings, in tables and in Markdown."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bench_prep.errors import UsageError
+from bench_prep.report.overview import render_report, report_markdown, report_sections, run_report
+from bench_prep.report.sections import NOT_THE_SERVICE, OUTPUT_TOKENS
+from bench_prep.report.store import append
+from bench_prep.report.tables import result_view
+
+PUBLISHED = (
+    "baseline_before_ms,candidate_ms,baseline_after_ms,tpot_ms\n0.259076,0.101048,0.258436,45\n"
+)
+
+
+def printed(renderable, width: int = 80) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(renderable)
+    return file.getvalue()
+
+
+def report(paths: list[Path], markdown: bool = False, **options: float) -> str:
+    file = io.StringIO()
+    run_report(paths, markdown, Console(file=file, width=80), **options)
+    return file.getvalue()
+
+
+def words(text: str) -> str:
+    """The text without line breaks, to look for sentences."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_golden(tmp_path, markdown) -> None:
+    path = tmp_path / "published.csv"
+    path.write_text(PUBLISHED)
+    text = report([path], markdown)
+    figures = {
+        "speedup = baseline / candidate": "2.5576x",
+        "saved = baseline - candidate": "0.157388 ms",
+        "reduction = 1 - candidate / baseline": "60.9 %",
+        "/ baseline ": "0.25 %",
+        "share of TPOT = saved / TPOT": "0.35 %",
+        "baseline before": "0.259076",
+        "baseline after": "0.258436",
+    }
+    for name, figure in figures.items():
+        assert any(name in line and figure in line for line in text.splitlines()), name
+    assert NOT_THE_SERVICE in words(text)
+    assert "needs 6 rounds" in text
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_tpot_can_be_given_to_the_report(tmp_path, markdown) -> None:
+    path = tmp_path / "published.csv"
+    path.write_text(PUBLISHED.replace(",tpot_ms", "").replace(",45", ""))
+    assert "0.35 %" not in report([path], markdown)
+    assert "Give --tpot-ms" in report([path], markdown)
+    assert "0.35 %" in report([path], markdown, tpot_ms=45)
+    with pytest.raises(UsageError, match="--tpot-ms"):
+        report([path], markdown, tpot_ms=0)
+
+
+def test_own_tpot_wins(tmp_path) -> None:
+    path = tmp_path / "published.csv"
+    path.write_text(PUBLISHED)
+    assert "0.35 %" in report([path], tpot_ms=9)
+
+
+def test_cumulative_savings(make_frame) -> None:
+    text = printed(result_view(make_frame()))
+    for tokens in OUTPUT_TOKENS:
+        saved = f"{(tokens - 1) * 0.157388:.3f}"
+        lines = [line.split() for line in text.splitlines() if line.startswith(f"{tokens} ")]
+        assert lines == [[str(tokens), saved, saved]]
+    assert OUTPUT_TOKENS == (128, 512, 1024, 2048, 4096)
+
+
+def test_one_run_shows_its_blocks_machine_and_intervals(make_frame, make_round) -> None:
+    rounds = [make_round((200_000, 100_000 + 1000 * n, 200_000)) for n in range(7)]
+    environment = {
+        "device_name": "NVIDIA H200",
+        "vllm_version": "0.26.0",
+        "tree_sha256": "0123456789abcdef" * 4,
+    }
+    text = printed(result_view(make_frame(rounds=rounds, environment=environment)))
+    assert "each the median of 7 rounds" in text
+    assert ["host", "candidate", "0.103000", "0.102550", "0.103450", "0.103490"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert "0.094000 to 0.100000" in text
+    assert "1.8868 to 2.0000" in text
+    assert "47.0 to 50.0" in text
+    for fact in ("NVIDIA H200", "0.26.0", "0123456789abcdef", "24576 tokens", "16,16"):
+        assert fact in text
+    assert "Host time" in text and "Ready time" in text and "Device time" not in text
+
+
+def warned(make_frame, **options) -> str:
+    return words(printed(result_view(make_frame(**options))))
+
+
+def test_warnings(make_frame, make_round) -> None:
+    clean = warned(make_frame)
+    for sentence in ("Nothing was compared", "Partial", "Inconclusive", "not stated", "Notes"):
+        assert sentence not in clean
+    assert "Nothing was compared" in warned(make_frame, environment={"compared": False})
+    assert "Partial: interrupted" in warned(make_frame, partial=True)
+    assert "fell back" in warned(make_frame, environment={"dispatched_pct": 99.9})
+    noisy = warned(make_frame, rounds=[make_round((100_000, 99_000, 105_000))])
+    assert "Inconclusive (host): the drift (5.00 %) is larger than the effect (1.00 %)" in noisy
+    assert "raise --iters and --rounds" in noisy
+
+
+def test_different_outputs_show_no_times(make_frame) -> None:
+    text = printed(result_view(make_frame(equal=False)))
+    assert "The outputs differ: no timing is reported." in text
+    assert "speedup" not in text
+    assert " ms" not in text
+
+
+def runs(make_frame) -> list[pd.DataFrame]:
+    return [
+        make_frame("c", position=24576, started="2025-01-03T00:00:00Z"),
+        make_frame("b", position=512, block_sizes="128,16"),
+        make_frame("a", position=512, block_sizes="16,16"),
+    ]
+
+
+def section(frames, title: str):
+    return next(s for s in report_sections(frames) if s.title.startswith(title))
+
+
+def test_rows_are_sorted_by_numbers_and_labelled_by_differences(make_frame) -> None:
+    figures = section(runs(make_frame), "Figures")
+    assert figures.header[:4] == ("row", "clock", "position", "block sizes")
+    assert [row[1:4] for row in figures.rows] == [
+        ("host", "512", "16,16"),
+        ("ready", "512", "16,16"),
+        ("host", "512", "128,16"),
+        ("ready", "512", "128,16"),
+        ("host", "24576", "16,16"),
+        ("ready", "24576", "16,16"),
+    ]
+    common = dict(section(runs(make_frame), "Common").rows)
+    assert common["device"] == "test device"
+    assert common["timed steps per block"] == "2000 steps"
+    assert "position" not in common and "clock" not in common
+
+
+def test_the_same_clock_of_equal_settings_stands_together(make_frame) -> None:
+    frames = [make_frame("a", started="2025-01-01"), make_frame("b", started="2025-01-02")]
+    figures = section(frames, "Figures")
+    assert figures.header[:3] == ("row", "clock", "started")
+    assert [row[1:3] for row in figures.rows] == [
+        ("host", "2025-01-01"),
+        ("host", "2025-01-02"),
+        ("ready", "2025-01-01"),
+        ("ready", "2025-01-02"),
+    ]
+
+
+def test_many_differences_go_to_a_legend(make_frame) -> None:
+    h200 = {"device_name": "NVIDIA H200", "driver": "580.65.06"}
+    bw1000 = {"device_name": "BW1000", "driver": "6.3"}
+    frames = [
+        make_frame("a", environment=h200),
+        make_frame("b", environment=bw1000, mrope=True, iters=9),
+    ]
+    legend = section(frames, "Rows")
+    assert legend.header[:4] == ("row", "clock", "M-RoPE", "timed steps per block")
+    assert legend.rows[0][1:] == ("host", "no", "2000", "NVIDIA H200", "580.65.06")
+    figures = section(frames, "Figures")
+    assert figures.header[:3] == ("row", "clock", "drift")
+    assert [row[0] for row in figures.rows] == [row[0] for row in legend.rows]
+
+
+def test_more_differences_than_fit_become_text(make_frame) -> None:
+    tree = {"tree_sha256": "ab" * 32, "wheel_sha256": "cd" * 32}
+    frames = [
+        make_frame("a", environment={"device_name": "NVIDIA H200", **tree}),
+        make_frame("b", environment={"device_name": "BW1000"}, mrope=True, iters=9),
+    ]
+    legend = section(frames, "Rows")
+    assert legend.header == ("row", "what differs")
+    assert legend.rows[0][1] == (
+        "clock: host; M-RoPE: no; timed steps per block: 2000; device: NVIDIA H200; "
+        "tree SHA-256: abababababababab; wheel SHA-256: cdcdcdcdcdcdcdcd"
+    )
+    assert legend.rows[1][1].endswith("wheel SHA-256: -"), "that it has no wheel is a difference"
+
+
+def test_runs_without_a_difference_are_told_apart_by_file(tmp_path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(PUBLISHED)
+    text = report([tmp_path / "b.csv", tmp_path / "a.csv", tmp_path / "b.csv"], markdown=True)
+    assert text.count("2.5576x") == 2, "a file named twice is read once"
+    assert "| row | file |" in text
+
+
+def test_foreign_and_own_files_together(tmp_path, make_frame) -> None:
+    append(tmp_path / "own.csv", make_frame())
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text(
+        PUBLISHED.replace("baseline_before", "card,baseline_before", 1).replace(
+            "0.259076", "BW1000,0.259076"
+        )
+    )
+    text = report([tmp_path / "own.csv", foreign])
+    assert text.count("2.5576x") == 2
+    assert "position                  24576 tokens (where stated)" in text
+    assert "Whether the outputs were equal is not stated (row 3)." in text
+    assert "BW1000" in text
+    assert "24576.0" not in text and "nan" not in text and "<NA>" not in text
+
+
+def test_intervals_in_the_overview(make_frame, make_round) -> None:
+    rounds = [make_round((200_000, 100_000 + 1000 * n, 200_000)) for n in range(7)]
+    frames = [make_frame("a", rounds=rounds), make_frame("b", position=512)]
+    rows = section(frames, "95 %").rows
+    assert rows[0][-3:] == ("needs 6 rounds",) * 3
+    assert rows[2][-3:] == ("1.8868 to 2.0000", "0.094000 to 0.100000", "47.0 to 50.0")
+
+
+def test_overview_warns_by_row(make_frame) -> None:
+    text = words(
+        printed(render_report([make_frame("a"), make_frame("b", position=9, equal=False)]))
+    )
+    assert "The outputs differ: no timing is reported (row 1, row 2)." in text
+    assert NOT_THE_SERVICE in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+@pytest.mark.parametrize("single", [True, False])
+def test_nothing_is_cut(make_frame, make_round, width, single) -> None:
+    rounds = [
+        make_round((8_759_076, 3_101_048 + 1000 * n, 8_258_436), ("host", "ready", "device"))
+        for n in range(7)
+    ]
+    frames = [make_frame("a", rounds=rounds, tpot_ms=45)]
+    if not single:
+        frames += runs(make_frame)
+    text = printed(render_report(frames), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    if width == 80:
+        for line in report_markdown(frames).splitlines():
+            for cell in line.split("|"):
+                if cell.strip().replace(".", "").isdigit():
+                    assert cell.strip() in text
+
+
+def test_eighty_columns_keep_every_figure_on_one_line(make_frame, make_round) -> None:
+    rounds = [
+        make_round((8_759_076, 3_101_048 + 1000 * n, 8_258_436), ("host", "ready", "device"))
+        for n in range(7)
+    ]
+    for one in report_sections([make_frame("a", rounds=rounds, tpot_ms=45), *runs(make_frame)]):
+        if one.title not in ("Rows", "Common to all"):
+            for row in one.rows:
+                widths = [max(len(r[i]) for r in (*one.rows, one.header)) for i in range(len(row))]
+                assert sum(widths) + 2 * (len(widths) - 1) <= 80, one.title
+
+
+PIPE = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from bench_prep.report.overview import run_report
+run_report([Path(p) for p in sys.argv[2:]], sys.argv[1] == "markdown", Console())
+"""
+
+
+@pytest.mark.parametrize("columns", [None, "80"])
+@pytest.mark.parametrize("form", ["tables", "markdown"])
+def test_through_a_pipe(tmp_path, make_frame, columns, form) -> None:
+    for frame, name in zip(runs(make_frame), ("a", "b", "c"), strict=True):
+        append(tmp_path / f"{name}.csv", frame)
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "TERM")}
+    if columns:
+        environment["COLUMNS"] = columns
+    paths = sorted(map(str, tmp_path.glob("*.csv")))
+    text = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PIPE, form, *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    ).stdout
+    assert "\x1b" not in text and "…" not in text
+    assert (text.count("2.5576x"), text.count("2.5423x")) == (3, 3), "host and ready"
+    if form == "tables":
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_markdown_tables_are_well_formed(make_frame) -> None:
+    frames = [
+        make_frame("a", environment={"device_name": "a|b <i>*[x](y)*"}),
+        make_frame("b", position=9),
+    ]
+    text = report_markdown(frames)
+    assert "a\\|b \\<i>\\*\\[x](y)\\*" in text
+    columns = None
+    for line in text.replace("\\|", "").splitlines():
+        if line.startswith("|"):
+            assert columns in (None, line.count("|"))
+            columns = line.count("|")
+        else:
+            columns = None
+    assert text.endswith("\n") and not text.endswith("\n\n")
+
+
+def test_values_are_no_markup(make_frame) -> None:
+    assert "[red]x[/nope]" in printed(
+        result_view(make_frame(environment={"device_name": "[red]x[/nope]"}))
+    )
+
+
+def test_nothing_to_report() -> None:
+    with pytest.raises(UsageError, match="no results"):
+        render_report([])
+    with pytest.raises(UsageError, match="no results"):
+        run_report([], False, Console(file=io.StringIO()))
