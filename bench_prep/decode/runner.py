@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,6 @@ import torch
 from bench_prep.decode.model import write_model_folder
 from bench_prep.errors import Missing, UsageError
 from bench_prep.settings import RunSettings
-
-#: Read by vLLM when it is imported, so they belong in the environment of the timing process.
-#: The V1 runner is the one whose preparation is timed; the CPU platform must be named because
-#: vLLM otherwise recognises it by its version string only.
-ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0", "HF_HUB_OFFLINE": "1"}
-CPU_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
 
 
 def make_runners(settings: RunSettings, count: int) -> list[Any]:
@@ -205,16 +198,3 @@ def _same_uninitialized_memory(runners: list[Any]) -> None:
                 value.copy_(source)
             elif hasattr(value, "__array_interface__") and source is not None:
                 value[...] = source
-
-
-def child_environment(device: str) -> dict[str, str]:
-    """The environment variables that vLLM must find when the timing process imports it."""
-    cpu = device == "cpu" or (device == "auto" and not _has_gpu())
-    return ENVIRONMENT | (CPU_ENVIRONMENT if cpu else {})
-
-
-def _has_gpu() -> bool:
-    """Whether a device file of an NVIDIA or ROCm/DTK driver exists; needs no torch."""
-    return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/kfd")) or bool(
-        os.environ.get("NVIDIA_VISIBLE_DEVICES", "").strip("void")
-    )

@@ -63,7 +63,7 @@ class Mirrors:
         self._req_indices[0] = 0
         self._query_pos[0] = 0
         self._scheduled[0] = 1
-        if self._is_token_ids is not None:
+        if self._is_token_ids is not None and self._token_flags is not None:
             self._is_token_ids[0] = self._token_flags[0, position]
         if self._mrope is not None:
             self._mrope.fill(mrope_position)

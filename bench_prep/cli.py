@@ -1,0 +1,219 @@
+"""The command line: parse, call, print, exit code; no logic."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from bench_prep import __version__
+from bench_prep.errors import EXIT_FAULT, EXIT_INTERRUPTED, BenchPrepError
+
+app = typer.Typer(
+    name="bench-prep",
+    help="Times changes to vLLM's per-step input preparation, and proves what was timed.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+_console = Console()
+_errors = Console(stderr=True)
+
+WorktreeOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="BENCH_PREP_WORKTREE",
+        help="vLLM checkout or unpacked source distribution; without it the installed vLLM is "
+        "timed as it is.",
+    ),
+]
+PrecompiledOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="BENCH_PREP_PRECOMPILED",
+        help="vLLM wheel whose compiled parts are used; without it everything is compiled.",
+    ),
+]
+DeviceOption = Annotated[
+    Literal["auto", "cpu", "cuda"] | None,
+    typer.Option(help="Device of the runner; cuda is also ROCm/DTK. Default: auto."),
+]
+OutputOption = Annotated[
+    Path, typer.Option(help="CSV file that the result is appended to, one row per clock.")
+]
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        _console.print(f"bench-prep {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Times changes to vLLM's per-step input preparation, and proves what was timed."""
+
+
+@app.command()
+def run(
+    worktree: WorktreeOption = None,
+    precompiled: PrecompiledOption = None,
+    no_build: Annotated[
+        bool, typer.Option("--no-build", help="Compare with the worktree without building.")
+    ] = False,
+    position: Annotated[
+        int | None,
+        typer.Option(help="Tokens already computed for the request. Default: 24576."),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest request, in tokens. Default: 32768.")
+    ] = None,
+    max_num_reqs: Annotated[
+        int | None, typer.Option(help="Largest batch, in requests. Default: 128.")
+    ] = None,
+    max_num_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens in one step. Default: 4096.")
+    ] = None,
+    block_sizes: Annotated[
+        str | None,
+        typer.Option(help="Block size of each KV group, in tokens, with commas. Default: 16,16."),
+    ] = None,
+    mrope: Annotated[
+        bool | None, typer.Option("--mrope/--no-mrope", help="Three position rows (M-RoPE).")
+    ] = None,
+    prompt_embeds: Annotated[
+        bool | None,
+        typer.Option("--prompt-embeds/--no-prompt-embeds", help="The prompt is embeddings."),
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Untimed steps before each block. Default: 100.")
+    ] = None,
+    iters: Annotated[
+        int | None, typer.Option(help="Timed steps of each block. Default: 2000.")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds of baseline / candidate / baseline; 6 give an interval. Default: 7."
+        ),
+    ] = None,
+    device: DeviceOption = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Preset in configs/, or a TOML file; flags override it.")
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            help="Preparation under test: module:attribute or file.py:attribute. "
+            "Default: the fast path."
+        ),
+    ] = None,
+    tpot_ms: Annotated[
+        float | None,
+        typer.Option(help="The service's time per output token, in ms, to show the share of it."),
+    ] = None,
+    output: OutputOption = Path("bench-prep-results.csv"),
+) -> None:
+    """The whole claim: build, verify, launch, prove equal, time, write, show."""
+    from bench_prep.run import Source
+    from bench_prep.run import run as run_all
+    from bench_prep.settings import resolve
+
+    names = (
+        "position", "max_model_len", "max_num_reqs", "max_num_tokens", "block_sizes", "mrope",
+        "prompt_embeds", "warmup", "iters", "rounds", "device", "candidate", "tpot_ms",
+    )  # fmt: skip
+    given = locals()
+    flags: dict[str, Any] = {name: given[name] for name in names}
+    settings = resolve(preset, flags)
+    command = shlex.join(["bench-prep", *sys.argv[1:]])
+    source = Source(worktree, precompiled, build=not no_build)
+    raise typer.Exit(run_all(settings, source, output, _console, command))
+
+
+@app.command("verify-install")
+def verify_install(worktree: WorktreeOption = None) -> None:
+    """Is the installed vLLM this worktree? Exit code 5 and a table if it is not."""
+    from bench_prep.errors import Missing
+    from bench_prep.provenance.install import installed_vllm
+    from bench_prep.provenance.worktree import open_worktree
+    from bench_prep.run import Stages, check_sources
+
+    tree = None if worktree is None else open_worktree(worktree)
+    installed = installed_vllm()
+    if installed is None:
+        raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
+    check_sources(tree, installed, Stages(_console))
+
+
+@app.command()
+def build(
+    worktree: WorktreeOption = None,
+    precompiled: PrecompiledOption = None,
+    device: DeviceOption = None,
+    install: Annotated[
+        bool, typer.Option("--install/--no-install", help="Install the wheel too.")
+    ] = False,
+) -> None:
+    """The wheel alone: built from the worktree, or reused when nothing changed."""
+    from bench_prep.errors import UsageError
+    from bench_prep.provenance.worktree import open_worktree
+    from bench_prep.run import Stages, build_only
+
+    if worktree is None:
+        raise UsageError("build needs a worktree", "give --worktree DIR")
+    build_only(open_worktree(worktree), precompiled, device or "auto", install, Stages(_console))
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(help="Result CSV files, any number of runs.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown tables.")] = False,
+    tpot_ms: Annotated[
+        float | None,
+        typer.Option(help="Time per output token, in ms, for rows that were written without."),
+    ] = None,
+) -> None:
+    """Any number of runs in one view, labelled by what differs between them."""
+    from bench_prep.report.overview import run_report
+
+    run_report(files, markdown, _console, tpot_ms)
+
+
+def main() -> None:
+    """Run the command line; errors are one or two lines and an exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        app(standalone_mode=True)
+    except BenchPrepError as error:
+        if debug:
+            _errors.print_exception()
+        _errors.print(f"[red]error:[/red] {escape(error.message)}", highlight=False, soft_wrap=True)
+        if error.remedy:
+            _errors.print(
+                f"[yellow]try:[/yellow] {escape(error.remedy)}", highlight=False, soft_wrap=True
+            )
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        _errors.print("interrupted; nothing was written")
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    except Exception as error:
+        if debug:
+            _errors.print_exception()
+        _errors.print(
+            f"[red]fault:[/red] {escape(f'{type(error).__name__}: {error}')}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        _errors.print("[yellow]try:[/yellow] again with --debug, and report what it shows")
+        raise SystemExit(EXIT_FAULT) from None
