@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Sets everything up, installs vLLM from the official worktree, then runs pytest with the arguments given.
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+if [ "$device" != rocm ]; then
+    "$python" -m bench_prep.provenance.prepare install "$vllm"
+fi
+cd "$root"
+exec "$python" -m pytest "$@"

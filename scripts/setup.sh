@@ -1,0 +1,108 @@
+# Sourced by run_bench.sh and run_tests.sh: makes the virtual environment .venv in the clone.
+# Each step leaves a stamp with the hash of what it depends on; a step whose stamp fits is skipped.
+#
+#   BENCH_PREP_PYTHON   the Python to use (3.11 to 3.13); default: the first one found
+#   BENCH_PREP_DEVICE   cpu, cuda or rocm; default: what this machine has
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+python=$venv/bin/python
+did_something=
+
+say() { printf '[set-up] %s\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 6; }
+
+# step NAME KEY COMMAND...: runs the command unless NAME was done with the same KEY.
+step() {
+    local stamp=$venv/stamps/$1 key
+    key=$(printf '%s' "$2" | sha256sum | cut -d' ' -f1)
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then return 0; fi
+    say "$1"
+    did_something=yes
+    local started=$SECONDS
+    shift 2
+    "$@" || fail "the step '${stamp##*/}' failed (see above); the next call begins with it"
+    mkdir -p "$venv/stamps"
+    printf '%s' "$key" > "$stamp"
+    say "done in $((SECONDS - started)) s"
+}
+
+find_device() {
+    if [ -n "${BENCH_PREP_DEVICE:-}" ]; then
+        echo "$BENCH_PREP_DEVICE"
+    elif nvidia-smi -L >/dev/null 2>&1; then
+        echo cuda
+    elif [ -e /dev/kfd ] || [ -d /opt/dtk ] || command -v hy-smi rocm-smi rocminfo >/dev/null; then
+        echo rocm
+    else
+        echo cpu
+    fi
+}
+
+find_python() {
+    local candidate
+    for candidate in ${BENCH_PREP_PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11 to 3.13 with its venv module was found: install python3 and python3-venv, or set BENCH_PREP_PYTHON"
+}
+
+make_venv() { "$@" && "$python" -m pip --version; }
+pip_install() { "$python" -m pip --disable-pip-version-check install "$@"; }
+
+fetch_official() {
+    "$python" -m bench_prep.provenance.prepare fetch "$vllm" \
+        --settings "$venv/official.sh" --requirements "$venv/vllm-requirements.txt"
+}
+
+set_up() {
+    mkdir -p "$venv"
+    exec 9> "$venv/.lock"
+    flock -n 9 || { say "another set-up is running in this clone: waiting for it"; flock 9; }
+
+    device=$(find_device)
+    local found
+    found=$(find_python)
+    local base=(-m venv)
+    case $device in
+        cpu) torch=2.13.0 vllm=0.32.0 ;;
+        cuda) torch=2.11.0 vllm=0.26.0 ;;
+        rocm)
+            # ROCm and DTK bring their own torch, triton and vLLM: nothing of theirs is replaced.
+            base+=(--system-site-packages)
+            ;;
+        *) fail "BENCH_PREP_DEVICE=$device is not one of cpu, cuda, rocm" ;;
+    esac
+
+    step "virtual environment in .venv ($device)" "$found ${base[*]} $("$found" --version)" \
+        make_venv "$found" "${base[@]}" "$venv"
+    if [ "$device" = rocm ]; then
+        step "bench-prep itself" "$(cat "$root/pyproject.toml")" pip_install -e "$root[dev]"
+    else
+        step "torch $torch and the tools of vLLM's build" \
+            "$torch $(cat "$root/scripts/build-requirements.txt")" \
+            pip_install "torch==$torch" -r "$root/scripts/build-requirements.txt"
+        step "bench-prep itself" "$(cat "$root/pyproject.toml")" pip_install -e "$root[dev]"
+        official_worktree='' official_precompiled=''
+        if [ -f "$venv/official.sh" ]; then . "$venv/official.sh"; fi
+        # A cache that was emptied since counts as not fetched.
+        if [ ! -d "$official_worktree" ] || [ ! -f "$official_precompiled" ]; then
+            rm -f "$venv/stamps/vLLM $vllm, official sources and compiled parts"
+        fi
+        step "vLLM $vllm, official sources and compiled parts" \
+            "$vllm ${BENCH_PREP_CACHE:-}" fetch_official
+        . "$venv/official.sh"
+        # Triton: the kernel is interpreted and compiled ahead of time in the tests.
+        step "what vLLM $vllm needs at run time" "$(cat "$venv/vllm-requirements.txt")" \
+            pip_install -r "$venv/vllm-requirements.txt" 'triton>=3.6,<4'
+    fi
+    if [ -z "$did_something" ]; then say "nothing to do: .venv is ready ($device)"; fi
+    exec 9>&-
+}
+
+set_up
