@@ -1,0 +1,5 @@
+"""`python -m bench_prep` is `bench-prep`."""
+
+from bench_prep.cli import main
+
+main()
