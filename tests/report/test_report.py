@@ -303,6 +303,12 @@ def test_through_a_pipe(tmp_path, make_frame, columns, form) -> None:
         assert max(map(len, text.splitlines())) <= 80
 
 
+def test_markdown_is_not_wrapped(tmp_path) -> None:
+    path = tmp_path / "published.csv"
+    path.write_text(PUBLISHED)
+    assert NOT_THE_SERVICE in report([path], markdown=True).splitlines()
+
+
 def test_markdown_tables_are_well_formed(make_frame) -> None:
     frames = [
         make_frame("a", environment={"device_name": "a|b <i>*[x](y)*"}),

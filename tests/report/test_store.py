@@ -58,6 +58,16 @@ def test_append_keeps_the_old_rows_byte_by_byte(tmp_path, make_frame) -> None:
     assert path.read_text().count("schema,run") == 1
 
 
+def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path, make_frame) -> None:
+    path = tmp_path / "a.csv"
+    append(path, make_frame("one"))
+    with path.open("rb") as reader:
+        start = reader.read(100)
+        append(path, make_frame("two"))
+        assert b"two" not in start + reader.read()
+    assert set(load(path)["run"]) == {"one", "two"}
+
+
 def test_mode_is_kept_and_a_new_file_follows_the_umask(tmp_path, make_frame) -> None:
     path = tmp_path / "a.csv"
     before = os.umask(0o027)
