@@ -168,7 +168,8 @@ class StepGate:
         batch = runner.input_batch
         self._runner = runner
         self._batch = batch
-        self._device = runner.device if runner.device.type != "cpu" else None
+        # The device's index, None on the CPU platform.
+        self._device = None if runner.device.type == "cpu" else runner.positions.get_device()
         self._computed = batch.num_computed_tokens_cpu
         self._prompt = batch.num_prompt_tokens
         self._held = batch.num_tokens_no_spec
@@ -197,9 +198,10 @@ class StepGate:
             if sampled is None:
                 return NO_SAMPLED_TOKEN
             if (
-                sampled.shape != (1, 1)
+                sampled.get_device() != self._device
                 or sampled.dtype is not torch.int32
-                or sampled.device != self._device
+                or sampled.dim() != 2
+                or sampled.numel() != 1
             ):
                 return SAMPLED_TOKEN_KIND
             if (batch.prev_req_id_to_index or {}).get(request_id) != 0:

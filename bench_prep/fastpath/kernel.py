@@ -1,7 +1,8 @@
 """The one launch: a program per KV group writes its slot; program 0 writes what groups share.
 
-All tensors are reached through a `uint64` table of addresses that is made once, so that a launch
-passes four integers. Offsets of the table are the constants below.
+All tensors are reached through a `uint64` table of addresses that is made once, and what changes
+from step to step through three numbers in pinned host memory, which the device reads. So every
+launch has the same two arguments. Offsets of the table are the constants below.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -32,12 +33,17 @@ SHARED = (
 )
 #: Entries per group: block table, slot mapping (0: the group has none), block size in tokens.
 PER_GROUP = 3
+#: Entries of the step's numbers, int64 in pinned host memory.
+SAMPLED_ADDRESS, POSITION, MROPE_POSITION = range(3)
 #: Elements that one program writes at a time.
 CHUNK = 1024
 
 _FIRST_GROUP = tl.constexpr(len(SHARED))
 _PER_GROUP = tl.constexpr(PER_GROUP)
 _PAD = tl.constexpr(PAD_SLOT_ID)
+_SAMPLED_ADDRESS = tl.constexpr(SAMPLED_ADDRESS)
+_POSITION = tl.constexpr(POSITION)
+_MROPE_POSITION = tl.constexpr(MROPE_POSITION)
 
 
 def address_table(targets: Targets) -> torch.Tensor:
@@ -61,12 +67,10 @@ def _pointer(table, index, kind: tl.constexpr):
     return tl.load(table + index).to(tl.pointer_type(kind), bitcast=True)
 
 
-@triton.jit(do_not_specialize=["table_address", "sampled_address", "position", "mrope_position"])
+@triton.jit(do_not_specialize=["table_address", "step_address"])
 def decode_inputs_kernel(
     table_address,  # address of the table
-    sampled_address,  # address of the sampled token, int32
-    position,  # tokens already computed, int32
-    mrope_position,  # position + the request's M-RoPE delta, int32
+    step_address,  # address of the step's numbers
     MAX_NUM_REQS: tl.constexpr,
     MAX_NUM_TOKENS: tl.constexpr,
     MROPE: tl.constexpr,
@@ -74,6 +78,8 @@ def decode_inputs_kernel(
     CHUNK: tl.constexpr,
 ):
     group = tl.program_id(0)
+    step = step_address.to(tl.uint64).to(tl.pointer_type(tl.int64), bitcast=True)
+    position = tl.load(step + _POSITION).to(tl.int32)
     table = table_address.to(tl.uint64).to(tl.pointer_type(tl.uint64), bitcast=True)
     entry = _FIRST_GROUP + group * _PER_GROUP
 
@@ -90,7 +96,8 @@ def decode_inputs_kernel(
             tl.store(slots + offsets, values, mask=offsets < MAX_NUM_TOKENS)
 
     if group == 0:
-        sampled = sampled_address.to(tl.uint64).to(tl.pointer_type(tl.int32), bitcast=True)
+        sampled_address = tl.load(step + _SAMPLED_ADDRESS).to(tl.uint64)
+        sampled = sampled_address.to(tl.pointer_type(tl.int32), bitcast=True)
         tl.store(_pointer(table, 0, tl.int32), tl.load(sampled))
         tl.store(_pointer(table, 1, tl.int64), position.to(tl.int64))
         tl.store(_pointer(table, 3, tl.int32), position)
@@ -110,19 +117,14 @@ def decode_inputs_kernel(
         if PROMPT_EMBEDS:
             tl.store(_pointer(table, 10, tl.int8), 1)
         if MROPE:
-            value = mrope_position.to(tl.int64)
+            value = tl.load(step + _MROPE_POSITION)
             tl.store(_pointer(table, 11, tl.int64), value)
             tl.store(_pointer(table, 12, tl.int64), value)
             tl.store(_pointer(table, 13, tl.int64), value)
 
 
 #: Argument types for a compilation that assumes nothing about their values.
-SIGNATURE = {
-    "table_address": "i64",
-    "sampled_address": "i64",
-    "position": "i32",
-    "mrope_position": "i32",
-}
+SIGNATURE = {"table_address": "i64", "step_address": "i64"}
 
 
 def constants(targets: Targets) -> dict[str, int | bool]:
