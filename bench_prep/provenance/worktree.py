@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import tomllib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -181,7 +182,10 @@ def _git_version(root: Path) -> str | None:
             f"setuptools-scm is not installed, so the version of {root} cannot be computed",
             "pip install 'setuptools-scm>=8', or set VLLM_VERSION_OVERRIDE",
         ) from None
-    version = str(scm.get_version(root=str(root), git_describe_command=_DESCRIBE))
+    with warnings.catch_warnings():
+        # vLLM passes its command the same way; newer releases have another name for it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        version = str(scm.get_version(root=str(root), git_describe_command=_DESCRIBE))
     # A changed tree gets today's date, which would make yesterday's equal tree look different.
     return re.sub(r"\.d\d{8}$", "", version)
 

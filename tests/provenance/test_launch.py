@@ -185,7 +185,9 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) ->
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path\n"
+            "import signal, sys; from pathlib import Path\n"
+            # A shell's background job, such as a CI runner's, ignores Ctrl-C from the start.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from bench_prep.provenance.launch import run_isolated\n"
             f"run_isolated({PROBE!r}, {{'code': sys.argv[1]}}, {{}}, print, Path(sys.argv[2]))",
             code,

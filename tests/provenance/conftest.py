@@ -1,0 +1,79 @@
+"""Small stand-ins for a vLLM worktree, so that builds take a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "vllm"
+dynamic = ["version"]
+[tool.setuptools.packages.find]
+include = ["vllm*"]
+"""
+SETUP = """
+import os
+from setuptools import setup
+print("building for", os.environ.get("VLLM_TARGET_DEVICE"))
+open("vllm/_version.py", "w").write("version = %r" % os.environ["VLLM_VERSION_OVERRIDE"])
+setup(version=os.environ["VLLM_VERSION_OVERRIDE"])
+"""
+FILES = {
+    "pyproject.toml": PYPROJECT,
+    "setup.py": SETUP,
+    "PKG-INFO": "Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0\n\nText: no header\n",
+    "vllm/__init__.py": "",
+    "vllm/v1/__init__.py": "",
+    "vllm/v1/utils.py": "ONE = 1\n",
+    "vllm/v1/worker/__init__.py": "",
+    "vllm/v1/worker/block_table.py": "TABLE = []\n",
+    "vllm/data.json": "{}",
+    "csrc/kernel.cu": "__global__ void kernel() {}\n",
+    "tests/test_it.py": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_PREP_CACHE", str(tmp_path / "cache"))
+    for name in ("VLLM_VERSION_OVERRIDE", "VLLM_TARGET_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def small_vllm(tmp_path: Path) -> Path:
+    """The root of a project that has vLLM's name and shape, with a build of a second."""
+    root = tmp_path / "small"
+    for name, content in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A wheel with compiled parts."""
+    import zipfile
+
+    path = tmp_path / "vllm_parts-1-cp38-abi3-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("vllm/_C.abi3.so", b"wide")
+        wheel.writestr("vllm/_C_AVX2.abi3.so", b"narrow")
+    return path
+
+
+@pytest.fixture
+def said() -> Callable[[str], None]:
+    """A progress function that remembers its lines in `.lines`."""
+
+    def say(line: str) -> None:
+        say.lines.append(line)  # type: ignore[attr-defined]
+
+    say.lines = []  # type: ignore[attr-defined]
+    return say
