@@ -175,34 +175,46 @@ def _fetch(
     if file.is_file() and file_sha256(file) == pin.sha256:
         return file
     arriving = downloads / "arriving"
-    shutil.rmtree(arriving, ignore_errors=True)  # of an interrupted call; we hold the lock
+    shutil.rmtree(arriving, ignore_errors=True)  # of a killed call; we hold the lock
     arriving.mkdir(parents=True)
-    log = downloads / "pip.log"
+    try:
+        _download(pin, options, env, arriving, downloads / "pip.log", progress, remedy)
+        (arriving / pin.filename).replace(file)
+    finally:
+        shutil.rmtree(arriving)
+    return file
+
+
+def _download(
+    pin: _Pin,
+    options: list[str],
+    env: dict[str, str] | None,
+    folder: Path,
+    log: Path,
+    progress: Progress,
+    remedy: str,
+) -> None:
     returned = run_pip(
-        ["download", "--no-deps", *options, "--dest", str(arriving), pin.requirement],
-        cwd=arriving,
+        ["download", "--no-deps", *options, "--dest", str(folder), pin.requirement],
+        cwd=folder,
         log=log,
         label=f"fetching {pin.filename}",
         progress=progress,
         env=env,
     )
-    arrived = arriving / pin.filename
+    arrived = folder / pin.filename
     if returned != 0 or not arrived.is_file():
         last = " ".join(last_lines(log, 1)).strip() or f"pip ended with {returned}"
         if "No space left on device" in last:
             raise disk_full("the download")
-        names = ", ".join(path.name for path in arriving.iterdir())
+        names = ", ".join(path.name for path in folder.iterdir())
         got = f" (got {names})" if names else ""
         raise Missing(f"{pin.filename} cannot be fetched{got}: {last[:300]}", remedy)
     if file_sha256(arrived) != pin.sha256:
-        arrived.unlink()
         raise Missing(
             f"{pin.filename} as fetched is not the pinned file (SHA-256 {pin.sha256[:12]}...)",
             "check which package index pip uses",
         )
-    arrived.replace(file)
-    shutil.rmtree(arriving)
-    return file
 
 
 def _unpack(archive: Path, place: Path, version: str) -> None:

@@ -46,7 +46,9 @@ def install(version: str) -> None:
     """
     worktree = official_worktree(version, _say)
     precompiled = official_precompiled(version, _say)
-    built = build_wheel(worktree, precompiled, official_device(version), _say)
+    # With a device vLLM chooses its target itself, as in `bench-prep run`: one wheel serves both.
+    device = "cpu" if official_device(version) == "cpu" else None
+    built = build_wheel(worktree, precompiled, device, _say)
     if not install_wheel(built, _say):
         _say("that wheel is installed already")
 
