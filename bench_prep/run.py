@@ -120,11 +120,12 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         run_id=run_id,
         started=started,
     )
+    # Shown first: what was measured must not be lost with a disk that fills at the end.
+    console.print(result_view(frame))
     append(output, frame)
     steps = steps_path(output, run_id)
     write_steps(steps, progress.rounds)
     stages.passed("result", f"{output}; every step in {steps.name}")
-    console.print(result_view(frame))
     if interrupted:
         return EXIT_INTERRUPTED
     decisive = frame[frame["clock"] == "ready"].iloc[0]
