@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from bench_prep.provenance.build import BuiltWheel, build_wheel
+from bench_prep.provenance.install import install_wheel
+from bench_prep.provenance.worktree import open_worktree
 
 PYPROJECT = """
 [build-system]
@@ -46,26 +52,56 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def small_vllm(tmp_path: Path) -> Path:
-    """The root of a project that has vLLM's name and shape, with a build of a second."""
-    root = tmp_path / "small"
+def write_small_vllm(root: Path) -> Path:
     for name, content in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
     return root
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> Path:
-    """A wheel with compiled parts."""
-    import zipfile
-
-    path = tmp_path / "vllm_parts-1-cp38-abi3-linux_x86_64.whl"
+def write_parts(folder: Path) -> Path:
+    path = folder / "vllm_parts-1-cp38-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("vllm/_C.abi3.so", b"wide")
         wheel.writestr("vllm/_C_AVX2.abi3.so", b"narrow")
     return path
+
+
+@pytest.fixture
+def small_vllm(tmp_path: Path) -> Path:
+    """The root of a project that has vLLM's name and shape, with a build of a second."""
+    return write_small_vllm(tmp_path / "small")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A wheel with compiled parts."""
+    return write_parts(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltWheel:
+    """The wheel of `small_vllm` as it is before a test changes it."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCH_PREP_CACHE", str(folder / "cache"))
+        worktree = open_worktree(write_small_vllm(folder / "small"))
+        return build_wheel(worktree, write_parts(folder), "cpu", print)
+
+
+@pytest.fixture(scope="session")
+def _installed_once(built: BuiltWheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCH_PREP_CACHE", str(folder / "cache"))
+        assert install_wheel(built, site=folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture
+def site(_installed_once: Path, tmp_path: Path) -> Path:
+    """A site-packages folder with `built` installed, for one test to damage."""
+    return Path(shutil.copytree(_installed_once, tmp_path / "site"))
 
 
 @pytest.fixture

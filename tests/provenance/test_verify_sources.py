@@ -23,18 +23,6 @@ pytest.importorskip("setuptools")
 TABLE = "vllm/v1/worker/block_table.py"
 
 
-@pytest.fixture
-def built(small_vllm: Path, parts: Path, said: Any) -> BuiltWheel:
-    return build_wheel(open_worktree(small_vllm), parts, "cpu", said)
-
-
-@pytest.fixture
-def site(built: BuiltWheel, tmp_path: Path) -> Path:
-    folder = tmp_path / "site"
-    assert install_wheel(built, site=folder)
-    return folder
-
-
 def installed(site: Path) -> InstalledVllm:
     found = installed_vllm(site)
     assert found is not None
