@@ -8,13 +8,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 
 from bench_prep import __version__
-from bench_prep.errors import EXIT_FAULT, EXIT_INTERRUPTED, BenchPrepError
+from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, Interrupted
+
+#: Typer carries a Click of its own or uses the installed one; its usage errors know theirs.
+_WrongUsage: Any = typer.BadParameter.__mro__[1]
+
+
+class _Commands(typer.core.TyperGroup):
+    """Typer would make a Ctrl-C a silent exit."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; nothing was written") from None
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="bench-prep",
     help="Times changes to vLLM's per-step input preparation, and proves what was timed.",
     no_args_is_help=True,
@@ -194,26 +210,25 @@ def main() -> None:
     """Run the command line; errors are one or two lines and an exit code."""
     debug = "--debug" in sys.argv
     try:
-        app(standalone_mode=True)
+        raise SystemExit(app(standalone_mode=False))
     except BenchPrepError as error:
         if debug:
             _errors.print_exception()
-        _errors.print(f"[red]error:[/red] {escape(error.message)}", highlight=False, soft_wrap=True)
-        if error.remedy:
-            _errors.print(
-                f"[yellow]try:[/yellow] {escape(error.remedy)}", highlight=False, soft_wrap=True
-            )
+        _complain("error", error.message, error.remedy)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        _errors.print("interrupted; nothing was written")
-        raise SystemExit(EXIT_INTERRUPTED) from None
+    except _WrongUsage as error:
+        if message := error.format_message():  # none: the help was shown instead
+            command = error.ctx.command_path if error.ctx else "bench-prep"
+            _complain("error", message, f"{command} --help")
+        raise SystemExit(error.exit_code) from None
     except Exception as error:
         if debug:
             _errors.print_exception()
-        _errors.print(
-            f"[red]fault:[/red] {escape(f'{type(error).__name__}: {error}')}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        _errors.print("[yellow]try:[/yellow] again with --debug, and report what it shows")
+        _complain("fault", f"{type(error).__name__}: {error}", REPORT_FAULT)
         raise SystemExit(EXIT_FAULT) from None
+
+
+def _complain(kind: str, message: str, remedy: str) -> None:
+    _errors.print(f"[red]{kind}:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    if remedy:
+        _errors.print(f"[yellow]try:[/yellow] {escape(remedy)}", highlight=False, soft_wrap=True)

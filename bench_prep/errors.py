@@ -13,6 +13,9 @@ EXIT_FAULT = 1
 EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130
 
+#: The remedy for a fault of ours.
+REPORT_FAULT = "the same as bench-prep --debug ..., and report what it shows"
+
 
 class BenchPrepError(Exception):
     """Something the user can act on: `message` says what is wrong, `remedy` what to do."""
@@ -47,6 +50,12 @@ class Missing(BenchPrepError):
     """Something needed is missing or unsupported: vLLM, a device, a compiler, disk space."""
 
     exit_code = 6
+
+
+class Interrupted(BenchPrepError):
+    """Ctrl-C before there was anything to keep."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 #: Exit code -> class, to raise again in the parent what the timing process reported.

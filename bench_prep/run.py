@@ -5,6 +5,7 @@ Each stage prints one line as it passes; the first that fails ends the run with 
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from bench_prep.errors import (
     BenchPrepError,
     Missing,
     NotTheWorktree,
+    UsageError,
 )
 from bench_prep.measure.records import ARMS, Round
 from bench_prep.provenance.build import BuiltWheel, build_wheel
@@ -39,7 +41,7 @@ from bench_prep.report.rows import rows
 from bench_prep.report.store import append, check_writable, steps_path, write_steps
 from bench_prep.report.tables import result_view
 from bench_prep.settings import RunSettings
-from bench_prep.target import child_environment, target_device
+from bench_prep.target import child_environment, require_device, target_device
 
 _LOG_LINES = 12
 
@@ -93,6 +95,8 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         BenchPrepError: whatever stops the run, with its exit code and its remedy.
     """
     check_writable(output)
+    require_device(settings.device)
+    _require_candidate_file(settings)
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -111,25 +115,55 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         if not progress.rounds:
             raise
         interrupted = True
-    frame = rows(
-        settings,
-        progress.rounds,
-        equal=True,
-        partial=interrupted,
-        environment=progress.environment,
-        run_id=run_id,
-        started=started,
-    )
-    # Shown first: what was measured must not be lost with a disk that fills at the end.
-    console.print(result_view(frame))
-    append(output, frame)
-    steps = steps_path(output, run_id)
-    write_steps(steps, progress.rounds)
+    with _not_interrupted():
+        frame = rows(
+            settings,
+            progress.rounds,
+            equal=True,
+            partial=interrupted,
+            environment=progress.environment,
+            run_id=run_id,
+            started=started,
+        )
+        # Shown first: what was measured must not be lost with a disk that fills at the end.
+        console.print(result_view(frame))
+        steps = _store(output, frame, run_id, progress.rounds)
     stages.passed("result", f"{output}; every step in {steps.name}")
     if interrupted:
         return EXIT_INTERRUPTED
     decisive = frame[frame["clock"] == "ready"].iloc[0]
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
+
+
+def _require_candidate_file(settings: RunSettings) -> None:
+    file = settings.candidate_file
+    if file is not None and not file.is_file():
+        raise UsageError(
+            f"--candidate {settings.candidate}: there is no file {file}",
+            "give file.py:attribute, or module:attribute of an installed module",
+        )
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """A second, impatient Ctrl-C must not cost what was measured."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _store(output: Path, frame: Any, run_id: str, finished: list[Round]) -> Path:
+    """Write the steps and then the rows, or neither; where the steps are."""
+    steps = steps_path(output, run_id)
+    write_steps(steps, finished)
+    try:
+        append(output, frame)
+    except BaseException:
+        steps.unlink(missing_ok=True)
+        raise
+    return steps
 
 
 def prove_source(
@@ -287,7 +321,7 @@ def _time(
         returned = run_isolated(
             "bench_prep.worker",
             {
-                "settings": settings.model_dump(mode="json"),
+                "settings": settings.for_another_folder().model_dump(mode="json"),
                 "package_dir": str(installed.package_dir),
             },
             child_environment(settings.device),

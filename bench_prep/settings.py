@@ -59,9 +59,24 @@ class RunSettings(BaseModel):
             )
         if self.max_num_tokens < self.max_num_reqs:
             raise ValueError("max-num-tokens must be at least max-num-reqs")
-        if self.candidate.count(":") != 1 or not all(self.candidate.split(":")):
+        if not all(self.candidate.rpartition(":")):
             raise ValueError(f"candidate '{self.candidate}' is not of the form module:attribute")
         return self
+
+    @property
+    def candidate_file(self) -> Path | None:
+        """The candidate's file; None when it is a module."""
+        where = self.candidate.rpartition(":")[0]
+        return Path(where) if where.endswith(".py") else None
+
+    def for_another_folder(self) -> RunSettings:
+        """The same settings for a process that works in another folder."""
+        if self.candidate_file is None:
+            return self
+        attribute = self.candidate.rpartition(":")[2]
+        return self.model_copy(
+            update={"candidate": f"{self.candidate_file.absolute()}:{attribute}"}
+        )
 
     @property
     def block_sizes_text(self) -> str:

@@ -12,13 +12,20 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench_prep.errors import BenchPrepError, Missing, NotTheWorktree, UsageError
+from bench_prep.errors import (
+    REPORT_FAULT,
+    BenchPrepError,
+    Missing,
+    NotTheWorktree,
+    UsageError,
+)
 from bench_prep.provenance.child import emit, read_job
-from bench_prep.settings import RunSettings
+from bench_prep.settings import OUR_CANDIDATE, RunSettings
 
 
 def main() -> None:
@@ -34,6 +41,7 @@ def main() -> None:
                 "exit_code": error.exit_code,
                 "message": error.message,
                 "remedy": error.remedy,
+                "traceback": traceback.format_exc(),
             }
         )
     except Exception as error:
@@ -43,7 +51,7 @@ def main() -> None:
                 "event": "error",
                 "exit_code": 1,
                 "message": f"{type(error).__name__}: {error}",
-                "remedy": "",
+                "remedy": REPORT_FAULT,
                 "traceback": traceback.format_exc(),
             }
         )
@@ -55,7 +63,7 @@ def main() -> None:
 
 def _run(settings: RunSettings, package_dir: str | None) -> None:
     version = _import_vllm(package_dir)
-    _check_device(settings.device)
+    _check_torch(settings.device)
     import torch
 
     from bench_prep.decode.equality import compare, prove_equal, stretches
@@ -63,9 +71,11 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     from bench_prep.measure.clocks import CudaDevice
     from bench_prep.measure.plan import rounds
 
+    factory = _load_factory(settings.candidate)
     baseline_runner, runner = _make_runners(settings, version)
     _check_origin(package_dir)
-    candidate = _candidate(settings.candidate, runner)
+    _check_platform(settings.device, runner.device.type)
+    candidate = _attach(settings.candidate, factory, runner)
     emit({"event": "state", "environment": _environment(version, baseline_runner)})
 
     def workload(position: int, last: int | None = None) -> Workload:
@@ -76,7 +86,8 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     baseline = Decoder(baseline_runner, work, baseline_runner._prepare_inputs)
     other = Decoder(runner, work, candidate)
     walked = stretches(settings.position, work.last_position, settings.block_sizes)
-    proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
+    with _candidates_own_errors(settings.candidate, other):
+        proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
     _check_dispatched(candidate)
     emit({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries})
 
@@ -95,7 +106,7 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
             share.mark()
         emit({"event": "block", "arm": arm})
 
-    with torch.inference_mode():
+    with torch.inference_mode(), _candidates_own_errors(settings.candidate, other):
         share.mark()
         for one in rounds(
             baseline,
@@ -116,7 +127,13 @@ def _import_vllm(package_dir: str | None) -> str:
             "vLLM is not installed in this environment",
             "run scripts/run_bench.sh, or give --worktree to build and install one",
         )
-    import vllm
+    try:
+        import vllm
+    except (ImportError, OSError) as error:
+        raise Missing(
+            f"vLLM cannot be imported ({type(error).__name__}: {error})",
+            "repair the environment, or make a new one with scripts/run_bench.sh",
+        ) from error
 
     origin = getattr(vllm, "__file__", None)
     if origin is None:
@@ -146,7 +163,7 @@ def _check_origin(package_dir: str | None) -> None:
             )
 
 
-def _check_device(device: str) -> None:
+def _check_torch(device: str) -> None:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -156,22 +173,30 @@ def _check_device(device: str) -> None:
         )
 
 
+def _check_platform(device: str, found: str) -> None:
+    """vLLM's build decides on the platform, whatever was asked for."""
+    if device not in ("auto", found):
+        raise Missing(
+            f"--device {device}: the installed vLLM is a build for {found}",
+            f"use --device {found}, or install a vLLM for {device}",
+        )
+
+
 def _make_runners(settings: RunSettings, version: str) -> list[Any]:
     from bench_prep.decode.runner import make_runners
 
     try:
         return make_runners(settings, 2)
     except (ImportError, AttributeError, TypeError) as error:
-        traceback.print_exc()
         raise Missing(
             f"vLLM {version} is not supported: its V1 runner cannot be brought up here "
             f"({type(error).__name__}: {error})",
             "supported are 0.26.0 (CUDA, ROCm) and 0.32.0 (CPU)",
-        ) from None
+        ) from error
 
 
-def _candidate(name: str, runner: Any) -> Callable[[Any, Any], Any]:
-    """Call the candidate's factory: `module:attribute` or `file.py:attribute`."""
+def _load_factory(name: str) -> Callable[[Any], Any]:
+    """The candidate's factory: `module:attribute` or `file.py:attribute`."""
     where, _, attribute = name.rpartition(":")
     try:
         if where.endswith(".py"):
@@ -179,25 +204,64 @@ def _candidate(name: str, runner: Any) -> Callable[[Any, Any], Any]:
             if spec is None or spec.loader is None:
                 raise ImportError(f"{where} is not a Python file")
             module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(where)
         factory = getattr(module, attribute)
+        if not callable(factory):
+            raise TypeError(f"{attribute} cannot be called")
+    except Exception as error:
+        raise UsageError(
+            f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
+            "give file.py:attribute, or module:attribute of an installed module, of a function "
+            "that takes the runner",
+        ) from error
+    return factory  # type: ignore[no-any-return]
+
+
+def _attach(name: str, factory: Callable[[Any], Any], runner: Any) -> Callable[[Any, Any], Any]:
+    """The preparation that the candidate's factory makes for `runner`."""
+    try:
+        prepare = factory(runner)
     except BenchPrepError:
         raise
     except Exception as error:
-        traceback.print_exc()
-        raise UsageError(
-            f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
-            "give module:attribute, or file.py:attribute, of a function that takes the runner",
-        ) from None
-    prepare = factory(runner)
+        if name == OUR_CANDIDATE:
+            raise
+        raise _candidate_raised(name, error) from error
     if not callable(prepare):
         raise UsageError(
             f"--candidate {name} returned {type(prepare).__name__}, which cannot be called",
             "return a function of (scheduler_output, num_scheduled_tokens)",
         )
     return prepare  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _candidates_own_errors(name: str, decoder: Any) -> Iterator[None]:
+    """What a foreign preparation raises while `decoder` calls it is its author's to mend."""
+    try:
+        yield
+    except BenchPrepError:
+        raise
+    except Exception as error:
+        called = any(
+            frame.f_code.co_name == "call" and frame.f_locals.get("self") is decoder
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        )
+        if name == OUR_CANDIDATE or not called:
+            raise
+        raise _candidate_raised(name, error) from error
+
+
+def _candidate_raised(name: str, error: Exception) -> UsageError:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return UsageError(
+        f"--candidate {name} raised {type(error).__name__}: {error} "
+        f"({Path(last.filename).name}, line {last.lineno})",
+        "mend the candidate; bench-prep --debug run ... shows the whole traceback",
+    )
 
 
 def _check_dispatched(candidate: Any) -> None:
