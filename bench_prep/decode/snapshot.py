@@ -75,9 +75,11 @@ def leaves(root: Any) -> Iterator[tuple[str, Any]]:
     """
     seen_objects: set[int] = set()
     seen_memory: set[tuple[Any, ...]] = set()
+    visited: list[Any] = []  # alive until the end, so that no identity or address is used twice
     stack: list[tuple[str, Any]] = [("", root)]
     while stack:
         path, value = stack.pop()
+        visited.append(value)
         if isinstance(value, torch.Tensor):
             key: tuple[Any, ...] = (
                 value.device.type,

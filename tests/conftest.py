@@ -1,0 +1,22 @@
+"""The environment that vLLM must find when the tests import it, and what is skipped where."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+from bench_prep.target import child_environment, has_device
+
+os.environ.update(child_environment("auto"))
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_vllm = importlib.util.find_spec("vllm") is None
+    for item in items:
+        if no_vllm and ("vllm" in item.keywords or "gpu" in item.keywords):
+            item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
+        if "gpu" in item.keywords and not has_device():
+            item.add_marker(pytest.mark.skip(reason="no CUDA or ROCm device"))
