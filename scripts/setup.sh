@@ -53,6 +53,12 @@ find_python() {
 }
 
 make_venv() { "$@" && "$python" -m pip --version; }
+# The platform's own packages stay as they are: they were built to fit each other.
+pip_install_beside() {
+    "$python" -m pip list --format=freeze 2>/dev/null |
+        grep -iE '^(numpy|torch|triton|vllm)==' > "$venv/platform.txt" || true
+    pip_install -c "$venv/platform.txt" "$@"
+}
 pip_install() { "$python" -m pip --disable-pip-version-check install "$@"; }
 
 fetch_official() {
@@ -61,14 +67,15 @@ fetch_official() {
 }
 
 set_up() {
-    mkdir -p "$venv"
-    exec 9> "$venv/.lock"
+    exec 9< "$root"
     flock -n 9 || { say "another set-up is running in this clone: waiting for it"; flock 9; }
 
     device=$(find_device)
     local found
     found=$(find_python)
-    local base=(-m venv)
+    # What was installed for another device or Python must not linger.
+    local base=(-m venv --clear)
+    if [ ! -x "$python" ]; then rm -rf "$venv/stamps"; fi
     case $device in
         cpu) torch=2.13.0 vllm=0.32.0 ;;
         cuda) torch=2.11.0 vllm=0.26.0 ;;
@@ -82,7 +89,7 @@ set_up() {
     step "virtual environment in .venv ($device)" "$found ${base[*]} $("$found" --version)" \
         make_venv "$found" "${base[@]}" "$venv"
     if [ "$device" = rocm ]; then
-        step "bench-prep itself" "$(cat "$root/pyproject.toml")" pip_install -e "$root[dev]"
+        step "bench-prep itself" "$(cat "$root/pyproject.toml")" pip_install_beside -e "$root[dev]"
     else
         step "torch $torch and the tools of vLLM's build" \
             "$torch $(cat "$root/scripts/build-requirements.txt")" \
