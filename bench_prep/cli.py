@@ -141,8 +141,6 @@ def run(
     output: OutputOption = Path("bench-prep-results.csv"),
 ) -> None:
     """The whole claim: build, verify, launch, prove equal, time, write, show."""
-    from bench_prep.run import Source
-    from bench_prep.run import run as run_all
     from bench_prep.settings import resolve
 
     names = (
@@ -152,6 +150,10 @@ def run(
     given = locals()
     flags: dict[str, Any] = {name: given[name] for name in names}
     settings = resolve(preset, flags)
+
+    from bench_prep.run import run as run_all
+    from bench_prep.source import Source
+
     command = shlex.join(["bench-prep", *sys.argv[1:]])
     source = Source(worktree, precompiled, build=not no_build)
     raise typer.Exit(run_all(settings, source, output, _console, command))
@@ -163,7 +165,8 @@ def verify_install(worktree: WorktreeOption = None) -> None:
     from bench_prep.errors import Missing
     from bench_prep.provenance.install import installed_vllm
     from bench_prep.provenance.worktree import open_worktree
-    from bench_prep.run import Stages, check_sources
+    from bench_prep.source import check_sources
+    from bench_prep.stages import Stages
 
     tree = None if worktree is None else open_worktree(worktree)
     installed = installed_vllm()
@@ -184,7 +187,8 @@ def build(
     """The wheel alone: built from the worktree, or reused when nothing changed."""
     from bench_prep.errors import UsageError
     from bench_prep.provenance.worktree import open_worktree
-    from bench_prep.run import Stages, build_only
+    from bench_prep.source import build_only
+    from bench_prep.stages import Stages
 
     if worktree is None:
         raise UsageError("build needs a worktree", "give --worktree DIR")

@@ -6,26 +6,23 @@ Started by `provenance.launch` in an empty folder. Its events, in order: `import
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench_prep.errors import (
-    REPORT_FAULT,
-    BenchPrepError,
-    Missing,
-    NotTheWorktree,
-    UsageError,
+from bench_prep.candidate import (
+    DispatchedShare,
+    attach,
+    load_factory,
+    own_errors,
+    require_dispatched,
 )
+from bench_prep.errors import REPORT_FAULT, BenchPrepError, Missing, NotTheWorktree
 from bench_prep.provenance.child import emit, read_job
-from bench_prep.settings import OUR_CANDIDATE, RunSettings
+from bench_prep.settings import RunSettings
 
 
 def main() -> None:
@@ -71,11 +68,12 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     from bench_prep.measure.clocks import CudaDevice
     from bench_prep.measure.plan import rounds
 
-    factory = _load_factory(settings.candidate)
+    factory = load_factory(settings.candidate)
     baseline_runner, runner = _make_runners(settings, version)
     _check_origin(package_dir)
     _check_platform(settings.device, runner.device.type)
-    candidate = _attach(settings.candidate, factory, runner)
+    own_path = baseline_runner._prepare_inputs  # before a candidate can replace it in the class
+    candidate = attach(settings.candidate, factory, runner)
     emit({"event": "state", "environment": _environment(version, baseline_runner)})
 
     def workload(position: int, last: int | None = None) -> Workload:
@@ -83,19 +81,19 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
         return Workload.make(changed, baseline_runner.inputs_embeds_size, runner.dtype, last)
 
     work = workload(settings.position)
-    baseline = Decoder(baseline_runner, work, baseline_runner._prepare_inputs)
+    baseline = Decoder(baseline_runner, work, own_path)
     other = Decoder(runner, work, candidate)
     walked = stretches(settings.position, work.last_position, settings.block_sizes)
-    with _candidates_own_errors(settings.candidate, other):
+    with own_errors(settings.candidate, other):
         proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
-    _check_dispatched(candidate)
+    require_dispatched(candidate)
     emit({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries})
 
     for decoder in (baseline, other):
         decoder.workload = work
         decoder.reserve_tokens(settings.warmup + settings.iters + 2)
     device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
-    share = _DispatchedShare(candidate)
+    share = DispatchedShare(candidate)
 
     def after_block(arm: str) -> None:
         if arm != "baseline_before":
@@ -106,7 +104,7 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
             share.mark()
         emit({"event": "block", "arm": arm})
 
-    with torch.inference_mode(), _candidates_own_errors(settings.candidate, other):
+    with torch.inference_mode(), own_errors(settings.candidate, other):
         share.mark()
         for one in rounds(
             baseline,
@@ -193,106 +191,6 @@ def _make_runners(settings: RunSettings, version: str) -> list[Any]:
             f"({type(error).__name__}: {error})",
             "supported are 0.26.0 (CUDA, ROCm) and 0.32.0 (CPU)",
         ) from error
-
-
-def _load_factory(name: str) -> Callable[[Any], Any]:
-    """The candidate's factory: `module:attribute` or `file.py:attribute`."""
-    where, _, attribute = name.rpartition(":")
-    try:
-        if where.endswith(".py"):
-            spec = importlib.util.spec_from_file_location("bench_prep_candidate", where)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{where} is not a Python file")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(where)
-        factory = getattr(module, attribute)
-        if not callable(factory):
-            raise TypeError(f"{attribute} cannot be called")
-    except Exception as error:
-        raise UsageError(
-            f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
-            "give file.py:attribute, or module:attribute of an installed module, of a function "
-            "that takes the runner",
-        ) from error
-    return factory  # type: ignore[no-any-return]
-
-
-def _attach(name: str, factory: Callable[[Any], Any], runner: Any) -> Callable[[Any, Any], Any]:
-    """The preparation that the candidate's factory makes for `runner`."""
-    try:
-        prepare = factory(runner)
-    except BenchPrepError:
-        raise
-    except Exception as error:
-        if name == OUR_CANDIDATE:
-            raise
-        raise _candidate_raised(name, error) from error
-    if not callable(prepare):
-        raise UsageError(
-            f"--candidate {name} returned {type(prepare).__name__}, which cannot be called",
-            "return a function of (scheduler_output, num_scheduled_tokens)",
-        )
-    return prepare  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _candidates_own_errors(name: str, decoder: Any) -> Iterator[None]:
-    """What a foreign preparation raises while `decoder` calls it is its author's to mend."""
-    try:
-        yield
-    except BenchPrepError:
-        raise
-    except Exception as error:
-        called = any(
-            frame.f_code.co_name == "call" and frame.f_locals.get("self") is decoder
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        )
-        if name == OUR_CANDIDATE or not called:
-            raise
-        raise _candidate_raised(name, error) from error
-
-
-def _candidate_raised(name: str, error: Exception) -> UsageError:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return UsageError(
-        f"--candidate {name} raised {type(error).__name__}: {error} "
-        f"({Path(last.filename).name}, line {last.lineno})",
-        "mend the candidate; bench-prep --debug run ... shows the whole traceback",
-    )
-
-
-def _check_dispatched(candidate: Any) -> None:
-    """A candidate that counts must have prepared something itself."""
-    if getattr(candidate, "dispatched", None) == 0:
-        reasons = Counter(getattr(candidate, "fallbacks", {})).most_common(1)
-        main_reason = reasons[0][0] if reasons else "none given"
-        raise Missing(
-            f"the candidate left every step to vLLM's own path (main reason: {main_reason})",
-            "there is nothing to time; choose settings that the candidate serves",
-        )
-
-
-class _DispatchedShare:
-    """Share of the candidate's steps that it prepared itself, where it counts them."""
-
-    def __init__(self, candidate: Any) -> None:
-        self._candidate = candidate
-        self._mark: int | None = None
-        self._dispatched = self._steps = 0
-
-    def mark(self) -> None:
-        self._mark = getattr(self._candidate, "dispatched", None)
-
-    def add(self, steps: int) -> None:
-        if self._mark is not None:
-            self._dispatched += self._candidate.dispatched - self._mark
-            self._steps += steps
-
-    def percent(self) -> float | None:
-        return 100 * self._dispatched / self._steps if self._steps else None
 
 
 def _environment(version: str, runner: Any) -> dict[str, Any]:

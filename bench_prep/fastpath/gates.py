@@ -55,7 +55,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
     Condition(
         "unknown runner source",
         "a method that is replaced or relied on is not the proven one",
-        lambda r: known_source(type(r), _platform(r)) is not None,
+        lambda r: known_source(r.__class__, _platform(r)) is not None,
     ),
     Condition(
         "unlisted architecture",

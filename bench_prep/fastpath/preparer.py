@@ -71,6 +71,11 @@ class FastPath:
         self.dispatched += 1
         return self._result
 
+    def detach(self) -> None:
+        """Give the runner's block tables their own methods back."""
+        for table in self._tables:
+            table.detach()
+
 
 def attach(runner: Any) -> FastPath:
     """The fast path for a runner whose service gate is open.

@@ -1,0 +1,141 @@
+"""Stages `wheel` and `sources`: which vLLM is timed, and whether it is the worktree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bench_prep.errors import Missing, NotTheWorktree
+from bench_prep.provenance.build import BuiltWheel, build_wheel
+from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.corrections import corrected_files
+from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
+from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
+from bench_prep.provenance.worktree import Worktree, open_worktree
+from bench_prep.stages import Stages
+from bench_prep.target import target_device
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the timed vLLM comes from.
+
+    `worktree` None: the installed vLLM as it is, compared with nothing. `build` False: compare
+    the installed vLLM with the worktree without building. `precompiled`: a wheel whose compiled
+    parts are used.
+    """
+
+    worktree: Path | None = None
+    precompiled: Path | None = None
+    build: bool = True
+
+
+def prove_source(
+    source: Source, device: str, stages: Stages
+) -> tuple[InstalledVllm, dict[str, Any]]:
+    """Stages `wheel` and `sources`: the installed vLLM, and the provenance columns.
+
+    Raises:
+        NotTheWorktree: after a table of the differing files.
+        Missing: no vLLM, or the build failed.
+    """
+    worktree = None if source.worktree is None else open_worktree(source.worktree)
+    built = None
+    if worktree is not None and source.build:
+        built = build_and_install(worktree, source.precompiled, device, stages)
+    installed = installed_vllm()
+    if installed is None:
+        raise Missing(
+            "vLLM is not installed in this environment",
+            "run scripts/run_bench.sh, or give --worktree to build and install one",
+        )
+    if worktree is None:
+        stages.passed("wheel", f"none built: vLLM {installed.version} is timed as installed")
+    elif built is None:
+        stages.passed("wheel", f"none built (--no-build): vLLM {installed.version} as installed")
+    verification = check_sources(worktree, installed, stages)
+    return installed, {
+        "compared": worktree is not None,
+        "vllm_commit": worktree.commit if worktree else None,
+        "worktree_dirty": worktree.dirty if worktree else None,
+        "tree_sha256": built.tree_hash if built else worktree.tree_hash() if worktree else None,
+        "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
+        "key_sources_sha256": verification.key_sources_sha256,
+    }
+
+
+def build_and_install(
+    worktree: Worktree, precompiled: Path | None, device: str, stages: Stages
+) -> BuiltWheel:
+    """Stage `wheel`: the worktree's wheel, built or reused, and installed."""
+    with stages.running("wheel") as update:
+        built = build_wheel(worktree, precompiled, target_device(device), update)
+        fresh = install_wheel(built, update)
+    made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
+    placed = "installed" if fresh else "already installed"
+    stages.passed("wheel", f"{built.path.name}: {made}, {placed}; SHA-256 {built.sha256[:12]}")
+    corrected = [
+        name for name in corrected_files(worktree.version) if (worktree.root / name).is_file()
+    ]
+    if corrected and worktree.root.is_relative_to(cache_dir()):
+        stages.passed("", f"the official release with one correction, in {corrected[0]}")
+    return built
+
+
+def build_only(
+    worktree: Worktree, precompiled: Path | None, device: str, install: bool, stages: Stages
+) -> None:
+    """`bench-prep build`: the wheel in the cache, and installed if asked for."""
+    if install:
+        build_and_install(worktree, precompiled, device, stages)
+        return
+    with stages.running("wheel") as update:
+        built = build_wheel(worktree, precompiled, target_device(device), update)
+    made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
+    stages.passed("wheel", f"{built.path}: {made}; SHA-256 {built.sha256[:12]}")
+
+
+def check_sources(
+    worktree: Worktree | None, installed: InstalledVllm, stages: Stages
+) -> Verification:
+    """Stage `sources`: is the installed package the worktree?
+
+    Raises:
+        NotTheWorktree: after a table of the differing files.
+    """
+    verification = fingerprint(installed) if worktree is None else verify(worktree, installed)
+    try:
+        require_ok(verification)
+    except NotTheWorktree:
+        stages.console.print(differences_table(verification))
+        raise
+    subject = "not compared:" if worktree is None else "identical to the worktree:"
+    stages.passed(
+        "sources",
+        f"{subject} {len(verification.key_sources)} key sources of {len(verification.files)} "
+        f"files; SHA-256 {verification.key_sources_sha256[:12]}",
+    )
+    return verification
+
+
+def differences_table(verification: Verification) -> Table:
+    """The files that are not the worktree's, with the beginnings of their hashes."""
+    table = Table(title="not the worktree", title_justify="left")
+    for column in ("file", "problem", "worktree", "installed", "RECORD"):
+        table.add_column(column, overflow="fold")
+
+    def short(digest: str | None) -> str:
+        return digest[:12] if digest else "-"
+
+    for file in verification.wrong:
+        table.add_row(
+            file.path,
+            file.problem,
+            short(file.worktree_sha256),
+            short(file.installed_sha256),
+            short(file.record_sha256),
+        )
+    return table

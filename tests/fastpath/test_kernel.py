@@ -1,0 +1,58 @@
+"""The Triton kernel without a GPU: interpreted, and compiled ahead of time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+TARGETS = [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx90a", 64), ("hip", "gfx942", 64)]
+
+
+def test_interpreted_it_writes_what_the_host_writer_writes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fastpath.interpreted_kernel"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "same writes" in done.stdout
+
+
+@pytest.mark.parametrize(("backend", "arch", "warp_size"), TARGETS)
+@pytest.mark.parametrize("branches", [False, True])
+def test_it_compiles_ahead_of_time(
+    backend: str, arch: int | str, warp_size: int, branches: bool, tmp_path: Path
+) -> None:
+    """In a process of its own: the cache is empty and nothing interprets."""
+    script = f"""
+import triton
+from triton.backends.compiler import GPUTarget
+from bench_prep.fastpath.kernel import ahead_of_time_source
+values = dict(MAX_NUM_REQS=128, MAX_NUM_TOKENS=4096, MROPE={branches}, PROMPT_EMBEDS={branches},
+              CHUNK=1024)
+compiled = triton.compile(
+    ahead_of_time_source(values), target=GPUTarget({backend!r}, {arch!r}, {warp_size})
+)
+text = compiled.asm["ptx" if {backend!r} == "cuda" else "amdgcn"]
+print(len(compiled.kernel), {str(arch)!r} in text)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    size, for_target = done.stdout.split()
+    assert int(size) > 1000
+    assert for_target == "True"
