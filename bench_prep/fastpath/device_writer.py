@@ -12,9 +12,10 @@ from bench_prep.fastpath.kernel import (
     MROPE_POSITION,
     POSITION,
     SAMPLED_ADDRESS,
-    address_table,
     ahead_of_time_source,
+    arguments,
     constants,
+    group_table,
 )
 from bench_prep.fastpath.targets import Targets
 
@@ -28,10 +29,10 @@ class DeviceWriter:
     the previous step's has been done by the device.
     """
 
-    __slots__ = ("_graph", "_numbers", "_pinned", "_replay", "_table")
+    __slots__ = ("_graph", "_groups", "_numbers", "_pinned", "_replay")
 
     def __init__(self, targets: Targets) -> None:
-        self._table = address_table(targets)
+        self._groups = group_table(targets)
         self._pinned = torch.zeros(3, dtype=torch.int64, pin_memory=True)
         self._numbers: np.ndarray[Any, Any] = self._pinned.numpy()
         values = constants(targets)
@@ -43,8 +44,7 @@ class DeviceWriter:
         stream = torch.cuda.Stream(targets.positions.device)  # type: ignore[no-untyped-call]
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             launch(
-                self._table.data_ptr(),
-                self._pinned.data_ptr(),
+                *arguments(targets, self._pinned, self._groups),
                 *values.values(),
                 stream=stream.cuda_stream,
             )

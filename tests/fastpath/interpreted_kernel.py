@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from bench_prep.fastpath.host_writer import HostWriter
 from bench_prep.fastpath.kernel import (
-    address_table,
+    arguments,
     constants,
     decode_inputs_kernel,
+    group_table,
 )
 from bench_prep.fastpath.mirrors import Mirrors
 from bench_prep.fastpath.targets import Group
@@ -57,9 +58,8 @@ def same_writes(
     )
     sampled = torch.tensor([[token]], dtype=torch.int32)
     numbers = torch.tensor([sampled.data_ptr(), position, position + delta], dtype=torch.int64)
-    table = address_table(by_kernel)
     decode_inputs_kernel[(len(sizes),)](
-        table.data_ptr(), numbers.data_ptr(), *constants(by_kernel).values()
+        *arguments(by_kernel, numbers, group_table(by_kernel)), *constants(by_kernel).values()
     )
     Mirrors(runner_of(by_host, token, position)).write(position, position + delta, 0)
     HostWriter(by_host).write(position, position + delta, sampled)

@@ -36,8 +36,8 @@ def test_it_compiles_ahead_of_time(
 import triton
 from triton.backends.compiler import GPUTarget
 from bench_prep.fastpath.kernel import ahead_of_time_source
-values = dict(MAX_NUM_REQS=128, MAX_NUM_TOKENS=4096, MROPE={branches}, PROMPT_EMBEDS={branches},
-              CHUNK=1024)
+values = dict(MROPE_STRIDE={4097 if branches else 0}, PROMPT_EMBEDS={branches},
+              MAX_NUM_REQS=128, MAX_NUM_TOKENS=4096, CHUNK=1024)
 compiled = triton.compile(
     ahead_of_time_source(values), target=GPUTarget({backend!r}, {arch!r}, {warp_size})
 )
