@@ -1,0 +1,100 @@
+"""The real command line, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+#: Few steps, so that a run is hardly more than the import of vLLM.
+SHORT = ("--rounds", "1", "--iters", "20", "--warmup", "2")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused(self, code: int, *texts: str) -> None:
+        """The command ended with `code`, one line with these texts, and one with a remedy."""
+        assert self.code == code, (self.code, self.out, self.err)
+        lines = self.err.splitlines()
+        assert len(lines) <= 2, self.err
+        assert lines[0].startswith("error: ")
+        assert all(text in lines[0] for text in texts), lines[0]
+        assert lines[1:] and lines[1].startswith("try: ")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A user's environment: wide terminal, own cache, no settings of this project."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_PREP")}
+    return kept | {
+        "BENCH_PREP_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+        # Two threads on a busy machine wait for each other for milliseconds.
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+Bench = Callable[..., Done]
+
+
+@pytest.fixture
+def bench(environment: dict[str, str], tmp_path: Path) -> Bench:
+    """`python -m bench_prep` with the arguments given, in a folder of its own by default."""
+
+    def call(
+        *arguments: str | Path, python: Path | str = sys.executable, cwd: Path = tmp_path
+    ) -> Done:
+        done = subprocess.run(
+            [python, "-m", "bench_prep", *map(str, arguments)],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment with all that is installed in this one, but no vLLM."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith("vllm"):
+            (Path(site) / entry.name).symlink_to(entry)
+    yield python
+
+
+@pytest.fixture
+def same_files(tmp_path: Path) -> Iterator[None]:
+    """What the command finds in its folder is what it leaves there."""
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = files()
+    yield
+    assert files() == before
