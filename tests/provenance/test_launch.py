@@ -199,9 +199,13 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) ->
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     pid = int(pid_file.read_text())
+    folder = Path(f"/proc/{pid}/cwd").resolve()
     os.kill(parent.pid, sent)
     assert parent.wait(timeout=10) != 0
     assert gone(pid)
+    if sent == signal.SIGKILL:
+        folder.rmdir()  # nobody was left to do it
+    assert not folder.exists()
 
 
 def test_unreadable_events_are_named(tmp_path: Path) -> None:
