@@ -186,7 +186,7 @@ def _time(
         raise _as_raised(progress.error)
     if not progress.done:
         raise BenchPrepError(
-            f"the timing process ended with {returned} before it was done; its last lines:\n"
+            f"the timing process ended early, with {_ending(returned)}; its last lines:\n"
             + "\n".join(_tail(log)),
             f"the whole output is in {log}",
         )
@@ -216,6 +216,10 @@ def _as_raised(event: dict[str, Any]) -> BenchPrepError:
     if "traceback" in event:
         error.add_note(event["traceback"])
     return error
+
+
+def _ending(returned: int) -> str:
+    return signal.Signals(-returned).name if returned < 0 else f"exit code {returned}"
 
 
 def _tail(log: Path) -> list[str]:

@@ -1,0 +1,227 @@
+"""The whole run on the real vLLM, and what it catches."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench_prep.report.schema import NAMES
+from bench_prep.report.store import load
+
+from .conftest import SHORT, Bench, Done
+
+pytestmark = pytest.mark.vllm
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def finished(done: Done, output: Path) -> pd.DataFrame:
+    """The rows of the run that has just been written to `output`, checked."""
+    rows = load(output)
+    rows = rows[rows["run"] == rows["run"].iloc[-1]]
+    decisive = rows[rows["clock"] == "ready"].iloc[0]
+    # So few steps prove nothing on a busy machine, and the run has to say so.
+    assert done.code == (4 if decisive["verdict"] == "inconclusive" else 0), done.err
+    assert done.err == ""
+    assert set(rows["clock"]) >= {"host", "ready"}
+    assert rows["equal"].all()
+    assert not rows["partial"].any()
+    for column in ("baseline_before_ms", "candidate_ms", "baseline_after_ms", "speedup"):
+        assert (rows[column] > 0).all()
+    return rows
+
+
+def test_the_whole_run(bench: Bench, tmp_path: Path) -> None:
+    done = bench("run", *SHORT, "--tpot-ms", "45", "--output", "results.csv")
+    rows = finished(done, tmp_path / "results.csv")
+
+    stages = [
+        line.split()[0] for line in done.out.splitlines() if re.match(r"[a-z]{4,7}  +\S", line)
+    ]
+    order = ["wheel", "sources", "launch", "state", "equal", "time", "result"]
+    assert [name for name in stages if name in order] == order
+    assert "A component's speedup is not the service's." in " ".join(done.out.split())
+
+    assert tuple(rows.columns[: len(NAMES)]) == NAMES
+    one = rows.iloc[0]
+    assert (one["position"], one["block_sizes"], one["max_model_len"]) == (24576, "16,16", 32768)
+    assert (one["warmup"], one["iters"], one["rounds"]) == (2, 20, 1)
+    assert one["candidate"] == "bench_prep.fastpath:attach"
+    assert one["dispatched_pct"] == 100
+    assert one["boundaries_crossed"] >= 6  # three of each group
+    assert one["share_of_tpot_pct"] == pytest.approx(100 * one["saved_ms"] / 45)
+    assert not one["compared"]
+    assert "run --rounds 1 --iters 20" in one["command"]
+
+    (steps,) = tmp_path.glob("results.*.steps.csv.gz")
+    assert one["run"] in steps.name
+    kept = pd.read_csv(steps)
+    assert list(kept.columns) == ["round", "arm", "step", "host_ns", "ready_ns", "device_ns"]
+    assert kept.groupby("arm")["step"].apply(list).to_dict() == {
+        arm: list(range(20)) for arm in ("baseline_after", "baseline_before", "candidate")
+    }
+    host = rows[rows["clock"] == "host"].iloc[0]
+    candidate = kept[kept["arm"] == "candidate"]["host_ns"]
+    assert host["candidate_ms"] == pytest.approx(candidate.median() / 1e6)
+
+    visible = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert visible == {"results.csv", steps.name}
+
+
+def test_two_runs_in_one_file_and_one_view(bench: Bench, tmp_path: Path) -> None:
+    """Other groups, both branches of the kernel, and both ends of the model's length."""
+    output = tmp_path / "results.csv"
+    done = bench("run", *SHORT, "--block-sizes", "16,32", "--mrope", "--position", "32766",
+                 "--output", output)  # fmt: skip
+    rows = finished(done, output)
+    assert (rows["block_sizes"] == "16,32").all()
+    assert rows["mrope"].all()
+    assert "block sizes 16,32, M-RoPE" in done.out
+
+    done = bench("run", *SHORT, "--block-sizes", "16", "--prompt-embeds", "--position", "1",
+                 "--max-model-len", "64", "--iters", "100", "--output", output)  # fmt: skip
+    rows = finished(done, output)
+    assert (rows["block_sizes"] == "16").all()
+    assert rows["prompt_embeds"].all()
+
+    assert load(output)["run"].nunique() == 2
+    shown = bench("report", output)
+    assert shown.code == 0, shown.err
+    assert "32766" in shown.out
+    assert "|" in bench("report", "--markdown", output).out
+
+
+def test_the_smallest_candidate(bench: Bench, tmp_path: Path) -> None:
+    output = tmp_path / "results.csv"
+    done = bench("run", *SHORT, "--candidate", "examples/same_path.py:attach", "--output", output,
+                 cwd=EXAMPLES.parent)  # fmt: skip
+    rows = finished(done, output)
+    assert (rows["candidate"] == "examples/same_path.py:attach").all()
+    assert rows["dispatched_pct"].isna().all()
+
+
+@pytest.mark.usefixtures("same_files")
+def test_a_wrong_slot_is_caught(bench: Bench, tmp_path: Path) -> None:
+    done = bench("run", *SHORT, "--candidate", "examples/wrong_slot.py:attach",
+                 "--output", tmp_path / "results.csv", cwd=EXAMPLES.parent)  # fmt: skip
+    done.refused(3, "outputs differ at position 24576: ")
+    found = re.search(r"slot_mapping\S*\[0\]: expected (\d+), found (\d+)", done.err)
+    assert found is not None, done.err
+    assert found[1] != found[2]
+    assert "speedup" not in done.out
+
+
+@pytest.mark.usefixtures("same_files")
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (
+            "def attach(runner):\n"
+            "    def prepare(output, scheduled):\n"
+            "        return 1 / 0\n"
+            "    return prepare\n",
+            2,
+            ["mine.py:attach raised ZeroDivisionError", "(mine.py, line 3)"],
+        ),
+        (
+            "class attach:\n"
+            "    dispatched = 0\n"
+            "    def __init__(self, runner):\n"
+            "        self.own, self.fallbacks = runner._prepare_inputs, {'not today': 3}\n"
+            "    def __call__(self, output, scheduled):\n"
+            "        return self.own(output, scheduled)\n",
+            6,
+            ["left every step to vLLM's own path", "not today"],
+        ),
+        ("def attach(runner):\n    return 3\n", 2, ["returned int, which cannot be called"]),
+    ],
+    ids=["raises", "prepares nothing", "not callable"],
+)
+def test_a_candidate_that_cannot_be_timed(
+    bench: Bench, tmp_path: Path, text: str, code: int, words: list[str]
+) -> None:
+    mine = tmp_path.parent / f"{tmp_path.name}-candidate"
+    mine.mkdir()
+    (mine / "mine.py").write_text(text)
+    bench("run", *SHORT, "--candidate", mine / "mine.py:attach").refused(code, *words)
+
+
+@pytest.mark.usefixtures("same_files")
+def test_a_candidate_whose_module_is_missing(bench: Bench) -> None:
+    done = bench("run", "--candidate", "no_such_module:attach")
+    done.refused(2, "--candidate no_such_module:attach cannot be loaded", "ModuleNotFoundError")
+
+
+#: vLLM's own path, which says when the timed block with a given number begins.
+WATCHED = """
+import os
+from pathlib import Path
+
+class attach:
+    def __init__(self, runner):
+        self.own = runner._prepare_inputs
+        self.requests = 0
+    def __call__(self, output, scheduled):
+        if output.scheduled_new_reqs:
+            self.requests += 1  # one for the proof, then one for each timed block
+            if self.requests == 1 + {block}:
+                Path({place!r}).with_suffix(".tmp").write_text(f"{{os.getpid()}} {{os.getcwd()}}")
+                Path({place!r}).with_suffix(".tmp").rename({place!r})
+        return self.own(output, scheduled)
+"""
+
+
+def interrupted_in_block(
+    block: int, tmp_path: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A run that gets a Ctrl-C when the candidate's block with this number has begun."""
+    place = tmp_path / "begun"
+    (tmp_path / "watched.py").write_text(WATCHED.format(block=block, place=str(place)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench_prep", "run", "--rounds", "1000", "--iters", "200",
+         "--warmup", "2", "--candidate", "watched.py:attach", "--output", "results.csv"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while not place.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    pid, folder = place.read_text().split()
+    assert int(pid) != process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+    assert Path(folder).parent == Path("/tmp")
+    assert not Path(folder).exists()
+    return subprocess.CompletedProcess([], process.returncode, out, err)
+
+
+def test_ctrl_c_keeps_the_finished_rounds(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = interrupted_in_block(2, tmp_path, environment)
+    assert done.returncode == 130, done.stderr
+    rows = load(tmp_path / "results.csv")
+    assert rows["partial"].all()
+    assert (rows["rounds"] >= 1).all()
+    assert (rows["rounds"] < 1000).all()
+    assert "Partial: interrupted" in done.stdout
+    (steps,) = tmp_path.glob("results.*.steps.csv.gz")
+    assert len(pd.read_csv(steps)) == 3 * 200 * rows["rounds"].iloc[0]
+
+
+def test_ctrl_c_before_a_round_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = interrupted_in_block(1, tmp_path, environment)
+    assert done.returncode == 130
+    assert done.stderr == "error: interrupted; nothing was written\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"watched.py", "begun"}

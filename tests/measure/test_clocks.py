@@ -1,0 +1,196 @@
+"""One timed block, with steps and a device that only note what is done to them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench_prep.measure import clocks
+from bench_prep.measure.clocks import time_block
+
+
+class FakeSteps:
+    """Notes every call in `log`; a step's call takes `takes_ns` of the fake time."""
+
+    def __init__(self, log: list[Any], now: FakeTime | None = None, takes_ns: int = 0) -> None:
+        self.log = log
+        self.now = now
+        self.takes_ns = takes_ns
+        self.number = 0
+
+    def restart(self) -> None:
+        self.number = 0
+        self.log.append("restart")
+
+    def before(self) -> None:
+        self.log.append("before")
+
+    def call(self) -> None:
+        self.number += 1
+        self.log.append("call")
+        if self.now is not None:
+            self.now.ns += self.takes_ns * self.number
+
+    def after(self) -> None:
+        self.log.append("after")
+
+
+class FakeTime:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.ns = 10_000
+
+    def perf_counter_ns(self) -> int:
+        return self.ns
+
+
+class FakeEvent:
+    def __init__(self, log: list[Any], name: str) -> None:
+        self.log, self.name = log, name
+
+    def record(self) -> None:
+        self.log.append(f"record {self.name}")
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        self.log.append(f"elapsed {self.name} {later.name}")
+        return 0.0025  # ms
+
+
+class FakeDevice:
+    """A device that needs `behind_ns` after a call until it is idle."""
+
+    def __init__(self, log: list[Any], now: FakeTime | None = None, behind_ns: int = 0) -> None:
+        self.log = log
+        self.now = now
+        self.behind_ns = behind_ns
+        self.held: list[int] = []
+        self.names = iter("ABCDEF")
+
+    def synchronize(self) -> None:
+        if self.now is not None and self.log[-1] == "call":
+            self.now.ns += self.behind_ns
+        self.log.append("synchronize")
+
+    def hold(self, nanoseconds: int) -> None:
+        self.held.append(nanoseconds)
+        self.log.append("hold")
+
+    def event(self) -> FakeEvent:
+        return FakeEvent(self.log, next(self.names))
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    now = FakeTime()
+    monkeypatch.setattr(clocks, "time", now)
+    return now
+
+
+@pytest.fixture(autouse=True)
+def _collector_as_before() -> Iterator[None]:
+    enabled = gc.isenabled()
+    yield
+    (gc.enable if enabled else gc.disable)()
+
+
+def test_order_without_a_device() -> None:
+    log: list[Any] = []
+    samples = time_block(FakeSteps(log), warmup=1, iters=2, device=None)
+    assert log == ["restart", *["before", "call", "after"] * 3]
+    assert set(samples) == {"host", "ready"}
+    assert samples["ready"] == samples["host"]
+    assert len(samples["host"]) == 2
+
+
+def test_order_with_a_device() -> None:
+    log: list[Any] = []
+    time_block(FakeSteps(log), warmup=1, iters=2, device=FakeDevice(log))
+    first = ["before", "synchronize", "call", "synchronize", "after"]
+    # The device is held before the first event, so that nothing it measures waits for the host.
+    second = ["before", "synchronize", "hold", "record A", "call", "record B", "synchronize",
+              "after"]  # fmt: skip
+    timed = [*second, "elapsed A B"]
+    assert log == ["restart", *first * 3, "restart", *second, *timed * 2]
+
+
+def test_warmup_is_not_recorded(fake_time: FakeTime) -> None:
+    steps = FakeSteps([], fake_time, takes_ns=100)
+    samples = time_block(steps, warmup=3, iters=4, device=None)
+    assert samples["host"] == [400, 500, 600, 700]
+
+
+def test_without_warmup_the_first_step_counts(fake_time: FakeTime) -> None:
+    steps = FakeSteps([], fake_time, takes_ns=100)
+    assert time_block(steps, warmup=0, iters=2, device=None)["host"] == [100, 200]
+
+
+def test_ready_ends_when_the_device_is_idle(fake_time: FakeTime) -> None:
+    log: list[Any] = []
+    steps = FakeSteps(log, fake_time, takes_ns=100)
+    device = FakeDevice(log, fake_time, behind_ns=7_000)
+    samples = time_block(steps, warmup=1, iters=3, device=device)
+    assert samples["host"] == [200, 300, 400]
+    assert samples["ready"] == [7_200, 7_300, 7_400]
+    assert samples["device"] == [2_500] * 3
+
+
+def test_the_device_is_held_for_longer_than_a_call(fake_time: FakeTime) -> None:
+    log: list[Any] = []
+    steps = FakeSteps(log, fake_time, takes_ns=1_000_000)
+    device = FakeDevice(log)
+    samples = time_block(steps, warmup=1, iters=5, device=device)
+    assert len(device.held) == 1 + 5
+    assert all(held >= 2 * samples["host"][2] for held in device.held)
+
+
+def test_only_the_call_is_timed(monkeypatch: pytest.MonkeyPatch, fake_time: FakeTime) -> None:
+    class Slow(FakeSteps):
+        def before(self) -> None:
+            fake_time.ns += 1_000_000
+
+        def after(self) -> None:
+            fake_time.ns += 1_000_000
+
+    samples = time_block(Slow([], fake_time, takes_ns=5), warmup=0, iters=2, device=None)
+    assert samples["host"] == [5, 10]
+
+
+def test_real_time_is_in_nanoseconds() -> None:
+    class Sleeping(FakeSteps):
+        def call(self) -> None:
+            time.sleep(0.002)
+
+    samples = time_block(Sleeping([]), warmup=0, iters=3, device=None)
+    assert all(2_000_000 <= value < 1_000_000_000 for value in samples["host"])
+
+
+class SeesCollector(FakeSteps):
+    def call(self) -> None:
+        self.log.append(gc.isenabled())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_off_in_timed_steps(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    log: list[Any] = []
+    time_block(SeesCollector(log), warmup=1, iters=1, device=FakeDevice(log))
+    seen = [entry for entry in log if isinstance(entry, bool)]
+    assert seen == [False] * 4
+    assert gc.isenabled() is enabled
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_comes_back_after_an_error(enabled: bool) -> None:
+    class Failing(FakeSteps):
+        def call(self) -> None:
+            raise RuntimeError("in a step")
+
+    (gc.enable if enabled else gc.disable)()
+    with pytest.raises(RuntimeError, match="in a step"):
+        time_block(Failing([]), warmup=0, iters=1, device=None)
+    assert gc.isenabled() is enabled
