@@ -136,7 +136,7 @@ def _time(
     stages: Stages,
 ) -> None:
     """Stages `launch`, `state`, `equal` and `time`, all in the timing process."""
-    blocks = 0
+    blocks, all_blocks = 0, settings.rounds * len(ARMS)
     with stages.running("launch") as update:
 
         def on_event(event: dict[str, Any]) -> None:
@@ -148,11 +148,11 @@ def _time(
                         "fresh interpreter in an empty folder under /tmp; "
                         f"imports {event['package_dir']}",
                     )
-                    update("bringing the runner into decode")
+                    update("bringing the runner into decode", "state")
                 case "state":
                     progress.environment |= event["environment"]
                     stages.passed("state", _state_line(settings, event["environment"]))
-                    update("proving the candidate equal")
+                    update("proving the candidate equal", "equal")
                 case "equal":
                     progress.environment["equality_steps"] = event["steps"]
                     progress.environment["boundaries_crossed"] = event["boundaries"]
@@ -161,9 +161,10 @@ def _time(
                         f"whole state identical after each of {event['steps']} steps, "
                         f"{event['boundaries']} block boundaries among them",
                     )
+                    update(f"0 of {all_blocks} blocks", "time")
                 case "block":
                     blocks += 1
-                    update(f"timed {event['arm']}, block {blocks} of {settings.rounds * len(ARMS)}")
+                    update(f"{blocks} of {all_blocks} blocks, last {event['arm']}", "time")
                 case "round":
                     progress.rounds.append(Round.from_json(event["round"]))
                     progress.environment["dispatched_pct"] = event["dispatched_pct"]

@@ -23,6 +23,8 @@ class Stages:
 
     @contextmanager
     def running(self, name: str) -> Iterator[Any]:
-        """Yields a function that changes the moving line; nothing moves without a terminal."""
+        """Yields a function that changes the moving line, and the stage's name if a second one
+        is given; nothing moves without a terminal.
+        """
         with self.console.status(name) as status:
-            yield lambda text: status.update(f"{name}: {escape(text)}")
+            yield lambda text, stage=name: status.update(f"{stage}: {escape(text)}")

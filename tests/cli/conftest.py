@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +70,50 @@ def bench(environment: dict[str, str], tmp_path: Path) -> Bench:
         return Done(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+def is_alive(pid: str) -> bool:
+    """Whether a process exists that is not merely waiting to be forgotten by its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def interrupted(
+    arguments: list[str], cwd: Path, environment: dict[str, str], begun: Path
+) -> tuple[Done, list[str]]:
+    """A command that gets a Ctrl-C when the file `begun` appears, and the words of that file.
+
+    The first word is the identifier of a process that the command started; it is checked that
+    this process is gone.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench_prep", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not begun.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    words = begun.read_text().split()
+    assert int(words[0]) != process.pid
+    deadline = time.monotonic() + 5
+    while is_alive(words[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return Done(process.returncode, out, err), words
 
 
 @pytest.fixture(scope="session")

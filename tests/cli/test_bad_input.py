@@ -18,7 +18,7 @@ from bench_prep.report.store import append
 from bench_prep.settings import RunSettings
 from bench_prep.target import has_device
 
-from .conftest import SHORT, Bench
+from .conftest import SHORT, Bench, interrupted
 
 WORKTREE = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
@@ -103,6 +103,11 @@ def test_wrong_usage_of_the_others(
     bench(*arguments).refused(code, text)
 
 
+def test_a_traceback_is_shown_on_request_only(bench: Bench) -> None:
+    assert "Traceback" in bench("--debug", "run", "--iters", "0").err
+    assert "Traceback" not in bench("run", "--iters", "0").err
+
+
 def test_a_preset_is_checked_like_the_options(bench: Bench, tmp_path: Path) -> None:
     preset = tmp_path / "mine.toml"
     for text, problem in (
@@ -164,6 +169,23 @@ def test_a_build_that_fails(bench: Bench, tmp_path: Path, environment: dict[str,
     assert "about to fail" in log.read_text()
     assert not list(Path(environment["BENCH_PREP_CACHE"]).rglob("*.whl"))
     assert [path.name for path in tmp_path.iterdir()] == ["vllm"]
+
+
+def test_ctrl_c_while_building(tmp_path: Path, environment: dict[str, str]) -> None:
+    begun = tmp_path / "begun"
+    setup = (
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(100)\n"
+    )
+    make_worktree(
+        tmp_path / "vllm", **{"PKG-INFO": "Name: vllm\nVersion: 0.32.0\n", "setup.py": setup}
+    )
+    arguments = ["run", "--worktree", "vllm", "--device", "cpu", "--output", "results.csv"]
+    done, _ = interrupted(arguments, tmp_path, environment, begun)
+    assert (done.code, done.err) == (130, "error: interrupted; nothing was written\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"vllm", "begun"}
+    assert not list(Path(environment["BENCH_PREP_CACHE"]).rglob("*.whl"))
 
 
 @pytest.mark.usefixtures("same_files")

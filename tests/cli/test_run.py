@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +11,7 @@ import pytest
 from bench_prep.report.schema import NAMES
 from bench_prep.report.store import load
 
-from .conftest import SHORT, Bench, Done
+from .conftest import SHORT, Bench, Done, interrupted
 
 pytestmark = pytest.mark.vllm
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -178,50 +173,32 @@ class attach:
 """
 
 
-def interrupted_in_block(
-    block: int, tmp_path: Path, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
+def interrupted_in_block(block: int, folder: Path, environment: dict[str, str]) -> Done:
     """A run that gets a Ctrl-C when the candidate's block with this number has begun."""
-    place = tmp_path / "begun"
-    (tmp_path / "watched.py").write_text(WATCHED.format(block=block, place=str(place)))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench_prep", "run", "--rounds", "1000", "--iters", "200",
-         "--warmup", "2", "--candidate", "watched.py:attach", "--output", "results.csv"],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 120
-        while not place.exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    pid, folder = place.read_text().split()
-    assert int(pid) != process.pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)
-    assert Path(folder).parent == Path("/tmp")
-    assert not Path(folder).exists()
-    return subprocess.CompletedProcess([], process.returncode, out, err)
+    begun = folder / "begun"
+    (folder / "watched.py").write_text(WATCHED.format(block=block, place=str(begun)))
+    arguments = ["run", "--rounds", "1000", "--iters", "200", "--warmup", "2",
+                 "--candidate", "watched.py:attach", "--output", "results.csv"]  # fmt: skip
+    done, (_, child_folder) = interrupted(arguments, folder, environment, begun)
+    assert Path(child_folder).parent == Path("/tmp")
+    assert not Path(child_folder).exists()
+    return done
 
 
 def test_ctrl_c_keeps_the_finished_rounds(tmp_path: Path, environment: dict[str, str]) -> None:
     done = interrupted_in_block(2, tmp_path, environment)
-    assert done.returncode == 130, done.stderr
+    assert done.code == 130, done.err
     rows = load(tmp_path / "results.csv")
     assert rows["partial"].all()
     assert (rows["rounds"] >= 1).all()
     assert (rows["rounds"] < 1000).all()
-    assert "Partial: interrupted" in done.stdout
+    assert "Partial: interrupted" in done.out
     (steps,) = tmp_path.glob("results.*.steps.csv.gz")
     assert len(pd.read_csv(steps)) == 3 * 200 * rows["rounds"].iloc[0]
 
 
 def test_ctrl_c_before_a_round_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
     done = interrupted_in_block(1, tmp_path, environment)
-    assert done.returncode == 130
-    assert done.stderr == "error: interrupted; nothing was written\n"
+    assert done.code == 130
+    assert done.err == "error: interrupted; nothing was written\n"
     assert {path.name for path in tmp_path.iterdir()} == {"watched.py", "begun"}
