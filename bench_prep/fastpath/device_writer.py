@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 
@@ -17,7 +16,7 @@ from bench_prep.fastpath.kernel import (
     constants,
     group_table,
 )
-from bench_prep.fastpath.targets import Targets
+from bench_prep.fastpath.targets import Targets, memory
 
 
 class DeviceWriter:
@@ -34,7 +33,7 @@ class DeviceWriter:
     def __init__(self, targets: Targets) -> None:
         self._groups = group_table(targets)
         self._pinned = torch.zeros(3, dtype=torch.int64, pin_memory=True)
-        self._numbers: np.ndarray[Any, Any] = self._pinned.numpy()
+        self._numbers = memory(self._pinned.numpy())
         values = constants(targets)
         # Compiled from a signature instead of from arguments: nothing is assumed about their
         # values. Capturing does not run the kernel, so the runner's buffers stay as they are.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bench_prep.fastpath.fingerprint import known, known_source
+from bench_prep.fastpath.targets import memory
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,10 @@ class StepGate:
         self._batch = batch
         # The device's index, None on the CPU platform.
         self._device = None if runner.device.type == "cpu" else runner.positions.get_device()
-        self._computed = batch.num_computed_tokens_cpu
-        self._prompt = batch.num_prompt_tokens
-        self._held = batch.num_tokens_no_spec
-        self._last_lengths = runner.optimistic_seq_lens_cpu.numpy()
+        self._computed = memory(batch.num_computed_tokens_cpu)
+        self._prompt = memory(batch.num_prompt_tokens)
+        self._held = memory(batch.num_tokens_no_spec)
+        self._last_lengths = memory(runner.optimistic_seq_lens_cpu.numpy())
         self.position = -1
         self.request: Any = None
         self.sampled: Any = None
@@ -208,16 +209,16 @@ class StepGate:
                 return NOT_AT_INDEX_0
         elif sampled is not None:
             return SAMPLED_TOKEN_KIND
-        position = self._computed.item(0)
-        if position < self._prompt.item(0):
+        position = self._computed[0]
+        if position < self._prompt[0]:
             return IN_PROMPT
         request = runner.requests[request_id]
         if (
-            self._held.item(0) != position + 1
+            self._held[0] != position + 1
             or request.num_prompt_tokens + len(request.output_token_ids) != position + 1
         ):
             return NOT_CONTINUOUS
-        if self._last_lengths.item(0) != position:
+        if self._last_lengths[0] != position:
             return LENGTH_MISMATCH
         self.position = position
         self.request = request

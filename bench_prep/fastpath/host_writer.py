@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench_prep.fastpath.targets import PAD_SLOT_ID, Targets
+import numpy as np
+
+from bench_prep.fastpath.targets import PAD_SLOT_ID, Targets, memory
 
 
 class HostWriter:
     """Writes what has no mirror: `positions`, lengths and the KV slots (see `Mirrors`)."""
 
-    __slots__ = ("_computed", "_groups", "_lengths", "_positions")
+    __slots__ = ("_computed", "_groups", "_lengths", "_no_lengths", "_no_slots", "_positions")
 
     def __init__(self, targets: Targets) -> None:
-        self._positions = targets.positions.numpy()
-        self._lengths = targets.seq_lens.numpy()
-        self._computed = targets.num_computed_tokens.numpy()
+        self._positions = memory(targets.positions.numpy())
+        self._lengths = memory(targets.seq_lens.numpy())
+        self._no_lengths = memory(np.zeros_like(targets.seq_lens.numpy()))
+        self._computed = memory(targets.num_computed_tokens.numpy())
         self._groups = [
             (
-                group.block_table.numpy()[0],
-                group.slot_mapping.numpy(),
+                memory(group.block_table.numpy()[0]),
+                memory(group.slot_mapping.numpy()),
                 group.block_size,
-                targets.pads_slots,
             )
             for group in targets.groups
             if group.slot_mapping is not None
         ]
+        no_slots = np.full(targets.max_num_tokens, PAD_SLOT_ID, dtype=np.int64)
+        self._no_slots = memory(no_slots) if targets.pads_slots else None
 
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         """Same arguments as the device's launch; the token itself is already mirrored."""
         self._positions[0] = position
         lengths = self._lengths
-        lengths.fill(0)
+        lengths[:] = self._no_lengths
         lengths[0] = position + 1
         self._computed[0] = position
-        for table, slots, block_size, pads in self._groups:
-            if pads:
-                slots.fill(PAD_SLOT_ID)
-            block, offset = divmod(position, block_size)
-            slots[0] = table.item(block) * block_size + offset
+        for table, slots, block_size in self._groups:
+            if self._no_slots is not None:
+                slots[:] = self._no_slots
+            slots[0] = table[position // block_size] * block_size + position % block_size

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from bench_prep.fastpath.targets import memory
+
 
 class Mirrors:
     """Writes the host buffers of one V1 runner for a single-token decode step.
@@ -13,11 +17,14 @@ class Mirrors:
 
     __slots__ = (
         "_accepted",
+        "_all_one",
         "_discard",
         "_input_ids",
         "_is_token_ids",
         "_lengths",
-        "_mrope",
+        "_mrope_rows",
+        "_no_lengths",
+        "_one_request",
         "_previous",
         "_query_pos",
         "_query_start",
@@ -29,20 +36,27 @@ class Mirrors:
 
     def __init__(self, runner: Any) -> None:
         batch = runner.input_batch
-        self._tokens = batch.token_ids_cpu
-        self._input_ids = runner.input_ids.np
-        self._query_start = runner.query_start_loc.np
-        self._lengths = runner.optimistic_seq_lens_cpu.numpy()
-        self._previous = runner.prev_positions.np
-        self._discard = runner.discard_request_mask.np
-        self._accepted = runner.num_accepted_tokens.np
-        self._req_indices = runner.req_indices.np
-        self._query_pos = runner.query_pos.np
-        self._scheduled = runner.num_scheduled_tokens.np
+        self._tokens = memory(batch.token_ids_cpu[0])
+        self._input_ids = memory(runner.input_ids.np)
+        self._query_start = memory(runner.query_start_loc.np)
+        self._lengths = memory(runner.optimistic_seq_lens_cpu.numpy())
+        self._previous = memory(runner.prev_positions.np)
+        self._discard = memory(runner.discard_request_mask.np)
+        self._accepted = memory(runner.num_accepted_tokens.np)
+        self._req_indices = memory(runner.req_indices.np)
+        self._query_pos = memory(runner.query_pos.np)
+        self._scheduled = memory(runner.num_scheduled_tokens.np)
+        starts = np.ones_like(runner.query_start_loc.np)
+        starts[0] = 0
+        self._one_request = memory(starts)
+        self._no_lengths = memory(np.zeros_like(runner.optimistic_seq_lens_cpu.numpy()))
+        self._all_one = memory(np.ones_like(runner.num_accepted_tokens.np))
         embeds = runner.enable_prompt_embeds
-        self._token_flags = batch.is_token_ids if embeds else None
-        self._is_token_ids = runner.is_token_ids.np if embeds else None
-        self._mrope = runner.mrope_positions.np[:, 0] if runner.uses_mrope else None
+        self._token_flags = memory(batch.is_token_ids[0]) if embeds else None
+        self._is_token_ids = memory(runner.is_token_ids.np) if embeds else None
+        self._mrope_rows = (
+            [memory(row) for row in runner.mrope_positions.np] if runner.uses_mrope else ()
+        )
 
     def write(self, position: int, mrope_position: int, previous_index: int) -> None:
         """Write the step that computes the token at `position`.
@@ -50,20 +64,18 @@ class Mirrors:
         `previous_index` is the request's row in the previous step, -1 when no sampled token was
         left on the device; `mrope_position` is the position shifted by the request's delta.
         """
-        self._input_ids[0] = self._tokens[0, position]
-        query_start = self._query_start
-        query_start.fill(1)
-        query_start[0] = 0
+        self._input_ids[0] = self._tokens[position]
+        self._query_start[:] = self._one_request
         lengths = self._lengths
-        lengths.fill(0)
+        lengths[:] = self._no_lengths
         lengths[0] = position + 1
         self._previous[0] = previous_index
         self._discard[0] = False
-        self._accepted.fill(1)
+        self._accepted[:] = self._all_one
         self._req_indices[0] = 0
         self._query_pos[0] = 0
         self._scheduled[0] = 1
         if self._is_token_ids is not None and self._token_flags is not None:
-            self._is_token_ids[0] = self._token_flags[0, position]
-        if self._mrope is not None:
-            self._mrope.fill(mrope_position)
+            self._is_token_ids[0] = self._token_flags[position]
+        for row in self._mrope_rows:
+            row[0] = mrope_position

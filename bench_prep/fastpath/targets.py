@@ -10,6 +10,12 @@ import torch
 PAD_SLOT_ID = -1
 
 
+def memory(array: Any) -> memoryview:
+    """A NumPy array's memory: reading or writing one number, or copying a row, costs less than
+    half of what NumPy takes for it."""
+    return memoryview(array)
+
+
 @dataclass(frozen=True)
 class Group:
     """One KV group: its device block table [max_num_reqs, blocks] int32 and slots [tokens] int64.
