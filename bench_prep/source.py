@@ -10,13 +10,13 @@ from rich.table import Table
 
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance.build import BuiltWheel, build_wheel
-from bench_prep.provenance.cachedir import cache_dir
-from bench_prep.provenance.corrections import corrected_files
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
 from bench_prep.provenance.worktree import Worktree, open_worktree
 from bench_prep.stages import Stages
 from bench_prep.target import target_device
+
+_CHANGED_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def prove_source(
     return installed, {
         "compared": worktree is not None,
         "vllm_commit": worktree.commit if worktree else None,
-        "worktree_dirty": worktree.dirty if worktree else None,
+        "worktree_dirty": worktree.dirty or bool(verification.changed) if worktree else None,
         "tree_sha256": built.tree_hash if built else worktree.tree_hash() if worktree else None,
         "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
         "key_sources_sha256": verification.key_sources_sha256,
@@ -77,11 +77,6 @@ def build_and_install(
     made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
     placed = "installed" if fresh else "already installed"
     stages.passed("wheel", f"{built.path.name}: {made}, {placed}; SHA-256 {built.sha256[:12]}")
-    corrected = [
-        name for name in corrected_files(worktree.version) if (worktree.root / name).is_file()
-    ]
-    if corrected and worktree.root.is_relative_to(cache_dir()):
-        stages.passed("", f"the official release with one correction, in {corrected[0]}")
     return built
 
 
@@ -118,6 +113,10 @@ def check_sources(
         f"{subject} {len(verification.key_sources)} key sources of {len(verification.files)} "
         f"files; SHA-256 {verification.key_sources_sha256[:12]}",
     )
+    changed = verification.changed
+    if changed:
+        shown = ", ".join(changed[:_CHANGED_SHOWN]) + (", ..." if changed[_CHANGED_SHOWN:] else "")
+        stages.passed("", f"not those of the release {installed.version}: {shown}")
     return verification
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Update(Protocol):
+    """Shows what a stage is doing."""
+
+    def __call__(self, text: str, stage: str = ...) -> None: ...
 
 
 class Stages:
@@ -22,9 +31,23 @@ class Stages:
         )
 
     @contextmanager
-    def running(self, name: str) -> Iterator[Any]:
-        """Yields a function that changes the moving line, and the stage's name if a second one
-        is given; nothing moves without a terminal.
+    def running(self, name: str) -> Iterator[Update]:
+        """Yields a function that shows what a stage is doing: `update(text, stage=name)`.
+
+        On a terminal one line changes; elsewhere a line is printed for what takes long.
         """
-        with self.console.status(name) as status:
-            yield lambda text, stage=name: status.update(f"{stage}: {escape(text)}")
+        if self.console.is_terminal:
+            with self.console.status(name) as status:
+                yield lambda text, stage=name: status.update(f"{stage}: {escape(text)}")
+            return
+        printed = time.monotonic()
+
+        def update(text: str, stage: str = name) -> None:
+            nonlocal printed
+            if time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
+                printed = time.monotonic()
+                self.console.print(
+                    f"{stage:<8} ... {escape(text)}", highlight=False, soft_wrap=True
+                )
+
+        yield update

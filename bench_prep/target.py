@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bench_prep.errors import Missing
@@ -11,6 +12,9 @@ from bench_prep.errors import Missing
 #: vLLM otherwise recognises it by its version string only.
 _ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0", "HF_HUB_OFFLINE": "1"}
 _CPU_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
+#: The preparation has nothing to do in parallel. With more threads vLLM's loops in C++ wait for
+#: busy cores, milliseconds at a time, which would only make the baseline look slow.
+_CPU_DEFAULTS = {"OMP_NUM_THREADS": "1"}
 
 
 def has_device() -> bool:
@@ -45,4 +49,7 @@ def target_device(device: str) -> str | None:
 
 def child_environment(device: str) -> dict[str, str]:
     """The environment variables that vLLM must find when the timing process imports it."""
-    return _ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu(device) else {})
+    if not is_cpu(device):
+        return dict(_ENVIRONMENT)
+    given = {name: os.environ.get(name, value) for name, value in _CPU_DEFAULTS.items()}
+    return _ENVIRONMENT | _CPU_ENVIRONMENT | given

@@ -182,14 +182,20 @@ def _check_platform(device: str, found: str) -> None:
 
 def _make_runners(settings: RunSettings, version: str) -> list[Any]:
     from bench_prep.decode.runner import make_runners
+    from bench_prep.fastpath.fingerprint import known_versions
 
     try:
         return make_runners(settings, 2)
-    except (ImportError, AttributeError, TypeError) as error:
+    except BenchPrepError:
+        raise
+    except Exception as error:
+        known = known_versions()
+        if version.partition("+")[0] in known:
+            raise
         raise Missing(
             f"vLLM {version} is not supported: its V1 runner cannot be brought up here "
             f"({type(error).__name__}: {error})",
-            "supported are 0.26.0 (CUDA, ROCm) and 0.32.0 (CPU)",
+            f"known to work: {', '.join(f'{v} ({platform})' for v, platform in known.items())}",
         ) from error
 
 

@@ -88,7 +88,9 @@ def compare(
     else:
         difference = first_difference(baseline.runner, candidate.runner)
     if difference is not None:
-        raise OutputsDiffer(describe(difference, when), "the candidate is wrong; nothing was timed")
+        raise OutputsDiffer(
+            describe(difference, when), "correct the candidate; no timing is reported"
+        )
 
 
 def describe(difference: Difference, when: str) -> str:

@@ -60,6 +60,11 @@ def known() -> dict[str, Any]:
     return data
 
 
+def known_versions() -> dict[str, str]:
+    """The versions of vLLM whose sources are proven, each with its platform."""
+    return {entry["vllm"]: entry["platform"] for entry in known()["sources"].values()}
+
+
 def fingerprint(runner_class: type, platform: str) -> str:
     """SHA-256, in hex, over the source text of all that the binding replaces or relies on."""
     digest = hashlib.sha256()

@@ -41,11 +41,6 @@ _CORRECTIONS: dict[str, list[tuple[str, str, str]]] = {
 }
 
 
-def corrected_files(version: str) -> list[str]:
-    """The files of a release that `apply_corrections` changes, without repetition."""
-    return list(dict.fromkeys(path for path, _, _ in _CORRECTIONS.get(version, [])))
-
-
 def apply_corrections(root: Path, version: str) -> None:
     """Correct the unpacked release at `root`.
 

@@ -55,6 +55,8 @@ class Verification:
     package_dir: Path
     #: The worktree's root; None when the package was only fingerprinted.
     worktree: Path | None
+    #: The files that are not those of the version's release; None where it was never fetched.
+    changed: list[str] | None
 
     @property
     def ok(self) -> bool:
@@ -149,6 +151,7 @@ def _verification(
         key_sources_sha256=combined_sha256({n: present[n] for n in keys if n in present}),
         package_dir=installed.package_dir,
         worktree=root,
+        changed=changed_from_release(compared, version),
     )
 
 
@@ -199,15 +202,20 @@ def _is_python(name: str) -> bool:
 
 
 def _key_sources(hashes: dict[str, str], version: str, extra: Iterable[str]) -> set[str]:
-    keys = {name for name in KEY_SOURCES if name in hashes} | set(extra)
+    changed = changed_from_release(hashes, version) or []
+    return {name for name in KEY_SOURCES if name in hashes} | set(extra) | set(changed)
+
+
+def changed_from_release(hashes: dict[str, str], version: str) -> list[str] | None:
+    """The Python files of `hashes` that are not the release's; None where it was never fetched."""
     release = release_hashes(version)
-    if release:
-        keys |= {
-            name
-            for name in hashes
-            if not is_build_output(name) and hashes[name] != release.get(name)
-        }
-    return keys
+    if release is None:
+        return None
+    return [
+        name
+        for name, digest in hashes.items()
+        if not is_build_output(name) and digest != release.get(name)
+    ]
 
 
 def _problem(

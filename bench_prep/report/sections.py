@@ -161,6 +161,12 @@ def why_inconclusive(row: pd.Series[Any]) -> str:
     return " and ".join(found) or "the file says so"
 
 
+#: Why baseline is not exactly the smaller of the two medians, and so on.
+MEDIANS = (
+    "Every figure below is the median over the rounds of what each round gives by the formula."
+)
+
+
 def tpot_note(frame: pd.DataFrame) -> str:
     """The share of TPOT where a TPOT is known, else how to see it."""
     if all(missing(value) for value in frame["tpot_ms"]):
@@ -267,6 +273,7 @@ def _blocks(frame: pd.DataFrame) -> Section:
         header=("clock", "block", "median", "p5", "p95", "p99"),
         rows=rows,
         left=2,
+        notes=(MEDIANS,) if over else (),
     )
 
 
