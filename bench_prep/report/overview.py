@@ -90,22 +90,41 @@ def _distinct(frame: pd.DataFrame, name: str) -> set[str]:
     }
 
 
-def _label_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns in which the rows differ, in the schema's order (see the module)."""
-    labels = [
+def _label_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The columns that label the rows, in the schema's order, and those that follow from them.
+
+    Settings and the device label rows wherever they differ. Any other fact about the machine does
+    only where it tells rows apart that the labels do not; else it follows, as a driver does where
+    there is one device of each kind. (See the module for the last resorts.)
+    """
+    differing = [
         name
         for name in frame.columns
         if (name not in BY_NAME or BY_NAME[name].group in ("setting", "environment"))
         and name not in (*_LAST_RESORT, "command")
         and len(_distinct(frame, name)) > 1
     ]
+    labels = [name for name in differing if not _is_fact(name)]
+    following: list[str] = []
+    for name in filter(_is_fact, differing):
+        splits = _told_apart(frame, [*labels, name]) > _told_apart(frame, labels)
+        (labels if splits else following).append(name)
+    labels.sort(key=list(frame.columns).index)
     for name in _LAST_RESORT:
-        told_apart = {tuple(row) for row in frame[labels].map(str).to_numpy()}
-        if len(told_apart) == len(frame):
+        if _told_apart(frame, labels) == len(frame):
             break
         if name in frame.columns and len(_distinct(frame, name)) > 1:
             labels.append(name)
-    return labels
+    return labels, following
+
+
+def _is_fact(name: str) -> bool:
+    """Whether it is a fact about the machine or the versions, other than the device itself."""
+    return name in BY_NAME and BY_NAME[name].group == "environment" and name != "device_name"
+
+
+def _told_apart(frame: pd.DataFrame, names: list[str]) -> int:
+    return len({tuple(row) for row in frame[names].map(str).to_numpy()}) if names else 1
 
 
 def _common(frame: pd.DataFrame) -> list[Section]:
@@ -128,16 +147,18 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 class _Labelled:
     """Makes tables whose rows start with a number and, where they fit, the labels."""
 
-    def __init__(self, frame: pd.DataFrame, labels: list[str]) -> None:
+    def __init__(self, frame: pd.DataFrame, labels: list[str], following: list[str]) -> None:
         self.number = ["row", *(str(number) for number in range(1, len(frame) + 1))]
         self.labels = [[label(name), *_texts(frame, name)] for name in labels]
         self.clock = [["clock", *_texts(frame, "clock")]] if "clock" in labels else []
         self.need_legend = False
+        names = ", ".join(label(name) for name in following)
+        self.notes = (f"These differ together with the labels: {names}.",) if names else ()
 
     def legend(self) -> list[Section]:
         """Row numbers and labels, where a table had no room for them."""
         if not self.need_legend:
-            return []
+            return [Section("Labels", notes=self.notes)] if self.notes else []
         columns = [self.number, *self.labels]
         if _width(columns) > WIDTH:
             texts = [
@@ -146,7 +167,7 @@ class _Labelled:
             ]
             columns = [self.number, ["what differs", *texts]]
         header, *rows = zip(*columns, strict=True)
-        return [Section("Rows", header, tuple(rows), left=len(columns))]
+        return [Section("Rows", header, tuple(rows), left=len(columns), notes=self.notes)]
 
     def table(
         self, title: str, header: tuple[str, ...], rows: Sequence[Sequence[str]], *notes: str
@@ -163,8 +184,7 @@ class _Labelled:
 
 def _overview_sections(frame: pd.DataFrame) -> list[Section]:
     rows = [row for _, row in frame.iterrows()]
-    labels = _label_columns(frame)
-    labelled = _Labelled(frame, labels)
+    labelled = _Labelled(frame, *_label_columns(frame))
     share = not all(missing(value) for value in frame["share_of_tpot_pct"])
     figures = [
         (

@@ -178,26 +178,43 @@ def test_many_differences_go_to_a_legend(make_frame) -> None:
         make_frame("b", environment=bw1000, mrope=True, iters=9),
     ]
     legend = section(frames, "Rows")
-    assert legend.header[:4] == ("row", "clock", "M-RoPE", "timed steps per block")
-    assert legend.rows[0][1:] == ("host", "no", "2000", "NVIDIA H200", "580.65.06")
+    assert legend.header == ("row", "clock", "M-RoPE", "timed steps per block", "device")
+    assert legend.rows[0][1:] == ("host", "no", "2000", "NVIDIA H200")
+    assert legend.notes == ("These differ together with the labels: driver.",)
     figures = section(frames, "Figures")
     assert figures.header[:3] == ("row", "clock", "drift")
     assert [row[0] for row in figures.rows] == [row[0] for row in legend.rows]
 
 
 def test_more_differences_than_fit_become_text(make_frame) -> None:
+    other = {"mrope": True, "candidate": "somebody.else.s.package:preparation"}
     tree = {"tree_sha256": "ab" * 32, "wheel_sha256": "cd" * 32}
     frames = [
         make_frame("a", environment={"device_name": "NVIDIA H200", **tree}),
-        make_frame("b", environment={"device_name": "BW1000"}, mrope=True, iters=9),
+        make_frame("b", environment={"device_name": "BW1000"}, **other),
+        make_frame("c", environment={"device_name": "BW1000", **tree}, **other),
     ]
     legend = section(frames, "Rows")
     assert legend.header == ("row", "what differs")
     assert legend.rows[0][1] == (
-        "clock: host; M-RoPE: no; timed steps per block: 2000; device: NVIDIA H200; "
-        "tree SHA-256: abababababababab; wheel SHA-256: cdcdcdcdcdcdcdcd"
+        "clock: host; M-RoPE: no; candidate: bench_prep.fastpath:attach; device: NVIDIA H200; "
+        "tree SHA-256: abababababababab"
     )
-    assert legend.rows[1][1].endswith("wheel SHA-256: -"), "that it has no wheel is a difference"
+    assert legend.rows[1][1].endswith("tree SHA-256: -"), "that it is not stated is a difference"
+    assert legend.notes == ("These differ together with the labels: wheel SHA-256.",)
+
+
+def test_a_fact_labels_rows_only_where_it_tells_them_apart(make_frame) -> None:
+    """Equal settings on one device with two drivers: the driver is what differs."""
+    frames = [
+        make_frame(
+            name, environment={"device_name": "NVIDIA H200", "driver": driver, "platform": p}
+        )
+        for name, driver, p in (("a", "580", "cuda"), ("b", "590", "cuda"))
+    ]
+    figures = section(frames, "Figures")
+    assert figures.header[:3] == ("row", "clock", "driver")
+    assert [row[1:3] for row in figures.rows[:2]] == [("host", "580"), ("host", "590")]
 
 
 def test_runs_without_a_difference_are_told_apart_by_file(tmp_path) -> None:
