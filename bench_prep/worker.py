@@ -97,7 +97,7 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
 
     def after_block(arm: str) -> None:
         if arm != "baseline_before":
-            compare(baseline, other, when=f"after the timed block {arm}")
+            compare(baseline, other, f"after the timed block {arm}")
         if arm == "candidate":
             share.add((settings.warmup + settings.iters) * (1 if device is None else 2))
         else:

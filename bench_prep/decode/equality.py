@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench_prep.decode.snapshot import Difference, first_difference
+from bench_prep.decode.snapshot import Difference, addresses, first_difference, moved
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import OutputsDiffer
 
@@ -64,35 +64,53 @@ def prove_equal(baseline: Decoder, candidate: Decoder, workloads: list[Workload]
             decoder.workload = work
             decoder.reserve_tokens(work.last_position - work.position + 2)
             decoder.restart()
+        places = addresses(baseline.runner), addresses(candidate.runner)
         for position in range(work.position, work.last_position + 1):
-            expected, found = baseline.step(), candidate.step()
-            compare(baseline, candidate, expected, found, f"at position {position}")
+            results = baseline.step(), candidate.step()
+            compare(baseline, candidate, f"at position {position}", results, places)
             steps += 1
             boundaries += work.boundaries(position)
     return EqualityProof(steps, boundaries)
 
 
 def compare(
-    baseline: Decoder, candidate: Decoder, expected: Any = None, found: Any = None, when: str = ""
+    baseline: Decoder,
+    candidate: Decoder,
+    when: str,
+    results: tuple[Any, Any] = (None, None),
+    places: tuple[dict[str, int], dict[str, int]] = ({}, {}),
 ) -> None:
-    """Compare two runners' whole state, and what their preparations returned.
+    """Compare two runners' whole state, what their preparations were given and what they returned.
+
+    `places` are the `addresses` of both from before: a buffer must not move in one alone.
 
     Raises:
         OutputsDiffer: at the first element that differs.
     """
     for decoder in (baseline, candidate):
         decoder.synchronize()
-    difference = first_difference(expected, found)
-    if difference is not None:
-        difference = replace(difference, buffer=f"returned value{difference.buffer}")
-    else:
-        difference = first_difference(baseline.runner, candidate.runner)
+    difference = (
+        _first_difference("returned value", *results)
+        or _first_difference("argument", baseline.arguments, candidate.arguments)
+        or first_difference(baseline.runner, candidate.runner)
+        or _first_moved(places, baseline.runner, candidate.runner)
+    )
     if difference is not None:
         raise OutputsDiffer(
-            describe(difference, when), "correct the candidate; no timing is reported"
+            f"outputs differ {when}: {difference}", "correct the candidate; no timing is reported"
         )
 
 
-def describe(difference: Difference, when: str) -> str:
-    """One line: where, when, expected, found."""
-    return f"outputs differ {when}: {difference}"
+def _first_difference(name: str, expected: Any, found: Any) -> Difference | None:
+    difference = first_difference(expected, found)
+    return difference and replace(difference, buffer=f"{name}{difference.buffer}")
+
+
+def _first_moved(
+    places: tuple[dict[str, int], dict[str, int]], baseline: Any, candidate: Any
+) -> Difference | None:
+    expected, found = moved(places[0], baseline), moved(places[1], candidate)
+    for path in sorted(expected ^ found):
+        same, other = "the same memory", "other memory"
+        return Difference(path, None, *((other, same) if path in expected else (same, other)))
+    return None

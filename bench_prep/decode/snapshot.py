@@ -37,7 +37,6 @@ EXCLUDED_TYPES: tuple[type, ...] = (
     torch.cuda.Event,
     torch.device,
     torch.dtype,
-    torch.Generator,
 )
 #: Packages whose objects are configuration or machinery, not state of a step.
 EXCLUDED_PACKAGES = ("vllm.config", "vllm.multimodal", "transformers", "threading", "_thread")
@@ -98,6 +97,9 @@ def leaves(root: Any) -> Iterator[tuple[str, Any]]:
             )
         elif isinstance(value, _SCALARS):
             yield path, value
+            continue
+        elif isinstance(value, torch.Generator):
+            yield f"{path}.get_state()", value.get_state()
             continue
         else:
             if id(value) not in seen_objects:
@@ -172,6 +174,21 @@ def first_difference(expected: Any, found: Any) -> Difference | None:
         if path not in left:
             return Difference(path, None, ABSENT, _shown(b))
     return None
+
+
+def addresses(root: Any) -> dict[str, int]:
+    """The address of every tensor reachable from `root`, by its path.
+
+    Captured graphs and views that were made earlier go on reading where a buffer was, so that a
+    buffer that is replaced by an equal one is a difference too.
+    """
+    return {p: v.data_ptr() for p, v in leaves(root) if isinstance(v, torch.Tensor)}
+
+
+def moved(before: dict[str, int], root: Any) -> set[str]:
+    """The paths of `before` whose tensor is now in other memory, or is gone."""
+    now = addresses(root)
+    return {path for path, address in before.items() if now.get(path) != address}
 
 
 def _compare(path: str, a: Any, b: Any) -> Difference | None:

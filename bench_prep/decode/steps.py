@@ -163,6 +163,11 @@ class Decoder:
         self.runner._update_states(output)
         self._output = output
 
+    @property
+    def arguments(self) -> tuple[Any, Any]:
+        """What the preparation is given: vLLM's `SchedulerOutput`, and int32 tokens per request."""
+        return self._output, self._num_scheduled
+
     def call(self) -> Any:
         """The preparation itself: all that is timed."""
         return self.prepare(self._output, self._num_scheduled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,40 @@ def test_a_wrong_slot_at_a_boundary_is_named(group: int) -> None:
     message = raised.value.message
     assert f"at position 128: input_batch.block_table.block_tables[{group}].slot_mapping" in message
     assert message.endswith(f"[0]: expected {slot}, found {slot + 1}")
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("buffer", "change"),
+    [
+        ("seq_lens", lambda r, o, n: setattr(r, "seq_lens", r.seq_lens.clone())),
+        ("argument[0].finished_req_ids", lambda r, o, n: o.finished_req_ids.add("other")),
+        ("argument[1]", lambda r, o, n: n.fill(2)),
+        (".get_state()", lambda r, o, n: torch.rand(1, generator=r.seed)),
+    ],
+)
+def test_what_is_not_a_value_in_a_buffer_is_seen_too(buffer: str, change: Any) -> None:
+    """A buffer that moves, arguments that are written, a generator that is used."""
+    from bench_prep.decode.runner import make_runners
+    from bench_prep.decode.steps import Decoder, Workload
+    from bench_prep.settings import RunSettings
+
+    settings = RunSettings(
+        position=100, max_model_len=512, max_num_reqs=4, max_num_tokens=64, block_sizes=(16,)
+    )
+    baseline_runner, runner = make_runners(settings, 2)
+    for one in (baseline_runner, runner):
+        one.seed = torch.Generator().manual_seed(3)
+
+    def wrong(output: Any, scheduled: Any) -> Any:
+        result = runner._prepare_inputs(output, scheduled)
+        if runner.input_batch.num_computed_tokens_cpu[0] == 105:
+            change(runner, output, scheduled)
+        return result
+
+    work = Workload.make(settings, 256, runner.dtype, 110)
+    baseline = Decoder(baseline_runner, work, baseline_runner._prepare_inputs)
+    with pytest.raises(OutputsDiffer) as raised:
+        prove_equal(baseline, Decoder(runner, work, wrong), [work])
+    assert "at position 105: " in raised.value.message
+    assert buffer in raised.value.message
