@@ -1,4 +1,4 @@
-"""The child's end of a launch: read the job, send events. Standard library only.
+"""The child's end of a launch: read the job and commands, send events. Standard library only.
 
 The timing process imports this before anything else, so nothing here may pull in a package
 whose origin has not been checked yet.
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 EVENTS_FD = "BENCH_PREP_EVENTS_FD"
@@ -32,10 +33,16 @@ def read_job() -> dict[str, Any]:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(int(os.environ[EVENTS_FD]), False)
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
     if not isinstance(job, dict):
         raise RuntimeError("the job is not a JSON object")
     return job
+
+
+def commands() -> Iterator[dict[str, Any]]:
+    """The commands that the parent sends after the job, as they come, until it sends no more."""
+    for line in sys.stdin:
+        yield json.loads(line)
 
 
 def emit(event: dict[str, Any]) -> None:

@@ -34,16 +34,56 @@ def run_isolated(
     on_event: Callable[[Event], None],
     log: Path,
 ) -> int:
-    """Run `python -P -s -m module` isolated; the return code, negative for a signal.
+    """Run one `launched` child to its end; its return code, negative for a signal.
 
-    The child works in a new empty folder under /tmp that is removed afterwards. It gets `job` on
-    standard input (`child.read_job`), its events (`child.emit`) are given to `on_event` as they
-    come, and its standard output and error go to `log`, which is overwritten. When this function
-    is left, also by Ctrl-C or an exception of `on_event`, nothing that it started is alive.
+    Its events are given to `on_event` as they come. When this function is left, also by Ctrl-C or
+    an exception of `on_event`, nothing that it started is alive.
 
     Raises:
         Missing: the folder or the log cannot be written.
         BenchPrepError: the child sent something that is not an event.
+    """
+    with launched(module, job, env_extra, log) as child:
+        for event in child.events():
+            on_event(event)
+        return child.wait()
+
+
+class Child:
+    """A running child: commands to it (`child.commands`), events from it (`child.emit`)."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: Any) -> None:
+        self._process = process
+        self._events = _events(pipe, process)
+
+    def events(self) -> Iterator[Event]:
+        """Its events, as they come, until it has ended."""
+        return self._events
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send it a command; one that has ended does not hear it."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def wait(self) -> int:
+        """Its return code, negative for a signal."""
+        return self._process.wait()
+
+
+@contextmanager
+def launched(
+    module: str, job: dict[str, Any], env_extra: dict[str, str], log: Path
+) -> Iterator[Child]:
+    """`python -P -s -m module`, isolated, for the time of the context.
+
+    The child works in a new empty folder under /tmp that is removed afterwards. It gets `job` on
+    standard input (`child.read_job`), and its standard output and error go to `log`, which is
+    overwritten. When the context is left nothing that it started is alive.
+
+    Raises:
+        Missing: the folder or the log cannot be written.
     """
     launch_id = uuid.uuid4().hex
     read_fd, write_fd = os.pipe()
@@ -51,17 +91,14 @@ def run_isolated(
         os.fdopen(read_fd, "rb", buffering=0) as pipe,
         _empty_folder() as folder,
         _opened(log) as output,
-        tempfile.TemporaryFile() as stdin,
     ):
-        stdin.write(json.dumps(job).encode())
-        stdin.seek(0)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-s", "-m", module],
                 cwd=folder,
                 env=isolated_environment(env_extra)
                 | {EVENTS_FD: str(write_fd), _LAUNCH_ID: launch_id},
-                stdin=stdin,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(write_fd,),
@@ -70,15 +107,21 @@ def run_isolated(
             )
         finally:
             os.close(write_fd)
+        child = Child(process, pipe)
         try:
-            for event in _events(pipe, process):
-                on_event(event)
-            return process.wait()
+            child.send(job)
+            yield child
         finally:
             try:
                 _terminate(process)
             finally:
                 _kill_rest(process, launch_id)
+                _close_quietly(process.stdin)
+
+
+def _close_quietly(stream: Any) -> None:
+    with suppress(OSError):
+        stream.close()
 
 
 def isolated_environment(extra: dict[str, str]) -> dict[str, str]:
