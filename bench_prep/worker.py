@@ -28,8 +28,9 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     version = import_vllm(package_dir)
     import torch
 
-    from bench_prep.decode.equality import compare, prove_equal, stretches
+    from bench_prep.decode.equality import compare, prove_equal
     from bench_prep.decode.steps import Decoder, Workload
+    from bench_prep.decode.stretches import stretches
     from bench_prep.measure.clocks import CudaDevice
     from bench_prep.measure.plan import rounds
 

@@ -167,7 +167,7 @@ def first_difference(expected: Any, found: Any) -> Difference | None:
     left, right = dict(leaves(expected)), dict(leaves(found))
     for path, a in left.items():
         b = right.get(path, ABSENT)
-        difference = _compare(path, a, b)
+        difference = difference_at(path, a, b)
         if difference is not None:
             return difference
     for path, b in right.items():
@@ -191,7 +191,8 @@ def moved(before: dict[str, int], root: Any) -> set[str]:
     return {path for path, address in before.items() if now.get(path) != address}
 
 
-def _compare(path: str, a: Any, b: Any) -> Difference | None:
+def difference_at(path: str, a: Any, b: Any) -> Difference | None:
+    """The first difference between two leaves with the same path; None when they are equal."""
     arrays = (torch.Tensor, np.ndarray)
     if isinstance(a, arrays) and isinstance(b, arrays):
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_prep.decode.equality import BOUNDARIES_PER_GROUP, prove_equal, stretches
+from bench_prep.decode.equality import prove_equal
+from bench_prep.decode.stretches import BOUNDARIES_PER_GROUP, stretches
 from bench_prep.errors import OutputsDiffer
 
 SIZES = st.lists(st.sampled_from([16, 32, 48, 128, 1024]), min_size=1, max_size=4)

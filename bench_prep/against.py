@@ -1,0 +1,207 @@
+"""Two worktrees against each other: baseline process / candidate process / baseline process.
+
+Each arm is the method that vLLM itself calls, `GPUModelRunner._prepare_inputs`, in a process of
+its own with its worktree's vLLM, so that a change anywhere in it counts. The states that the two
+reach are compared across the processes, buffer by buffer, after every step of the proof and after
+every timed block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_prep.decode.stretches import stretches
+from bench_prep.errors import BenchPrepError, Missing, OutputsDiffer
+from bench_prep.measure.records import ARMS, Arm, Block, Round
+from bench_prep.provenance.install import InstalledVllm
+from bench_prep.provenance.launch import Child, launched
+from bench_prep.settings import RunSettings
+from bench_prep.target import child_environment
+
+#: What stands for the candidate in the results of a comparison of worktrees.
+CANDIDATE = "worktree:GPUModelRunner._prepare_inputs"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One worktree's vLLM, installed alone into `site`; everything else is this environment's."""
+
+    installed: InstalledVllm
+    site: Path
+
+
+class _Process:
+    """One arm's process; every command is answered by one event."""
+
+    def __init__(self, name: str, child: Child, log: Path) -> None:
+        self._name = name
+        self._child = child
+        self._events = child.events()
+        self._log = log
+
+    def receive(self) -> dict[str, Any]:
+        """The next event.
+
+        Raises:
+            BenchPrepError: what the process reports, or that it ended.
+        """
+        for event in self._events:
+            if event["event"] == "error":
+                raise as_raised(event, f"{self._name}: ")
+            return event
+        raise BenchPrepError(
+            f"the {self._name} process ended early ({self._child.wait()})",
+            f"its whole output is in {self._log}",
+        )
+
+    def send(self, do: str, **arguments: Any) -> None:
+        self._child.send({"do": do, **arguments})
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.send(do, **arguments)
+        return self.receive()
+
+
+def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
+    """The error that a timing process reported, to be raised here."""
+    from bench_prep.errors import BY_EXIT_CODE
+
+    kind = BY_EXIT_CODE.get(int(event["exit_code"]), BenchPrepError)
+    error = kind(prefix + event["message"], event["remedy"])
+    if "traceback" in event:
+        error.add_note(event["traceback"])
+    return error
+
+
+def compare_worktrees(
+    settings: RunSettings,
+    baseline: Environment,
+    candidate: Environment,
+    logs: tuple[Path, Path],
+    on_event: Callable[[dict[str, Any]], None],
+) -> None:
+    """Prove the two equal and time them; the events are those of one timing process.
+
+    Raises:
+        OutputsDiffer: naming buffer, index, expected (the baseline's) and found.
+        BenchPrepError: whatever else stops one of the two processes.
+    """
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-prep-state-")))
+
+        def start(name: str, environment: Environment, log: Path) -> _Process:
+            job = {
+                "settings": settings.model_dump(mode="json"),
+                "package_dir": str(environment.installed.package_dir),
+                "site": str(environment.site),
+            }
+            child = stack.enter_context(
+                launched("bench_prep.arm", job, child_environment(settings.device), log)
+            )
+            return _Process(name, child, log)
+
+        one, other = start("baseline", baseline, logs[0]), start("candidate", candidate, logs[1])
+        _Comparison(settings, one, other, scratch, on_event).run()
+
+
+class _Comparison:
+    def __init__(
+        self,
+        settings: RunSettings,
+        baseline: _Process,
+        candidate: _Process,
+        scratch: Path,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._settings = settings
+        self._baseline = baseline
+        self._candidate = candidate
+        self._scratch = scratch
+        self._on_event = on_event
+        self._only_in_one: set[str] = set()
+
+    def run(self) -> None:
+        for process in self._both():
+            self._on_event(process.receive())  # imported
+        states = [process.receive() for process in self._both()]
+        last = states[1]["last_position"]
+        self._on_event(states[1])
+        self._begin_alike()
+        self._prove_equal(last)
+        self._time()
+        self._on_event({"event": "done"})
+
+    def _both(self) -> tuple[_Process, _Process]:
+        return self._baseline, self._candidate
+
+    def _ask_both(self, do: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        for process in self._both():
+            process.send(do, **arguments)
+        return self._baseline.receive(), self._candidate.receive()
+
+    def _begin_alike(self) -> None:
+        """The same bytes in memory that vLLM leaves unfilled, and what only one of the two has."""
+        file = str(self._scratch / "fresh")
+        self._baseline.ask("save", file=file)
+        self._candidate.ask("load", file=file)
+        expected, found = self._ask_both("digests")
+        self._only_in_one = set(expected["digests"]) ^ set(found["digests"])
+        self._on_event({"event": "only_in_one", "paths": sorted(self._only_in_one)})
+
+    def _prove_equal(self, last: int) -> None:
+        settings = self._settings
+        steps = boundaries = 0
+        for part in stretches(settings.position, last, settings.block_sizes):
+            self._ask_both("restart", stretch=[part[0], part[-1]])
+            for position in part:
+                self._compare(*self._ask_both("step"), f"at position {position}")
+                steps += 1
+                boundaries += sum(position % size == 0 for size in settings.block_sizes)
+        self._ask_both("restart", stretch=None)
+        self._on_event({"event": "equal", "steps": steps, "boundaries": boundaries})
+
+    def _time(self) -> None:
+        end: dict[str, Any] = {}
+        for _ in range(self._settings.rounds):
+            blocks = []
+            for arm in ARMS:
+                block = self._block(arm)
+                blocks.append(Block(arm, block["samples"]))
+                if arm == "candidate":
+                    self._compare(end, block, "after the timed block candidate")
+                elif arm == "baseline_after":
+                    self._compare(block, end, "after the timed block baseline_after")
+                end = block
+                self._on_event({"event": "block", "arm": arm})
+            one = Round((blocks[0], blocks[1], blocks[2]))
+            self._on_event({"event": "round", "round": one.to_json(), "dispatched_pct": None})
+
+    def _block(self, arm: Arm) -> dict[str, Any]:
+        return (self._candidate if arm == "candidate" else self._baseline).ask("block")
+
+    def _compare(self, expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
+        left, right = expected["digests"], found["digests"]
+        for path in [*left, *(path for path in right if path not in left)]:
+            if path not in self._only_in_one and left.get(path) != right.get(path):
+                raise OutputsDiffer(
+                    f"outputs differ {when}: {self._located(path)}",
+                    "correct the candidate's worktree; no timing is reported",
+                )
+        for path in sorted(set(expected["moved"]) ^ set(found["moved"]) - self._only_in_one):
+            raise OutputsDiffer(
+                f"outputs differ {when}: {path} moved to other memory in one worktree alone",
+                "keep vLLM's buffers in place; no timing is reported",
+            )
+
+    def _located(self, path: str) -> str:
+        file = str(self._scratch / "expected")
+        try:
+            self._baseline.ask("save", file=file)
+            return str(self._candidate.ask("locate", path=path, file=file)["difference"])
+        except Missing:
+            return path
