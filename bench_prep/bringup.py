@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench_prep.errors import REPORT_FAULT, BenchPrepError, Missing, NotTheWorktree
+from bench_prep.provenance.bytecode import compile_from_source
 from bench_prep.provenance.child import emit, read_job
 from bench_prep.settings import RunSettings
 
@@ -70,6 +71,7 @@ def import_vllm(package_dir: str | None) -> str:
             "vLLM is not installed in this environment",
             "run scripts/run_bench.sh, or give --worktree to build and install one",
         )
+    compile_from_source("vllm")
     try:
         import vllm
     except (ImportError, OSError) as error:
