@@ -10,9 +10,11 @@ from rich.table import Table
 
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance.build import BuiltWheel, build_wheel
+from bench_prep.provenance.difference import difference
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
+from bench_prep.provenance.record import known_wheel
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
-from bench_prep.provenance.worktree import Worktree, open_worktree
+from bench_prep.provenance.worktree import Worktree, named_commit, open_worktree
 from bench_prep.stages import Stages
 from bench_prep.target import target_device
 
@@ -57,13 +59,34 @@ def prove_source(
     elif built is None:
         stages.passed("wheel", f"none built (--no-build): vLLM {installed.version} as installed")
     verification = check_sources(worktree, installed, stages)
-    return installed, {
+    columns = _of_worktree(worktree) if worktree else _of_installed(installed)
+    return installed, columns | {
         "compared": worktree is not None,
-        "vllm_commit": worktree.commit if worktree else None,
-        "worktree_dirty": worktree.dirty or bool(verification.changed) if worktree else None,
-        "tree_sha256": built.tree_hash if built else worktree.tree_hash() if worktree else None,
         "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
         "key_sources_sha256": verification.key_sources_sha256,
+    } | ({"tree_sha256": built.tree_hash} if built else {})
+
+
+def _of_worktree(worktree: Worktree) -> dict[str, Any]:
+    differs = difference(worktree)
+    return {
+        "vllm_commit": worktree.commit,
+        "worktree_dirty": bool(differs.files) if differs else worktree.dirty,
+        "worktree_diff_sha256": differs.sha256 if differs else None,
+        "tree_sha256": worktree.tree_hash(),
+    }
+
+
+def _of_installed(installed: InstalledVllm) -> dict[str, Any]:
+    """What is known of a vLLM without its worktree: what its build here wrote down, if there was
+    one, else the commit that a release names itself.
+    """
+    known = known_wheel(installed.wheel_sha256)
+    return {
+        "vllm_commit": (known and known.commit) or named_commit(installed.package_dir),
+        "worktree_dirty": known.dirty if known else None,
+        "worktree_diff_sha256": known.diff_sha256 if known else None,
+        "tree_sha256": known.tree_hash if known else None,
     }
 
 

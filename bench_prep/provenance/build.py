@@ -9,27 +9,29 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import sysconfig
-import tempfile
 import time
+import uuid
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from bench_prep.errors import Missing, NotTheWorktree, UsageError
-from bench_prep.provenance.cachedir import cache_dir, disk_full, publish
+from bench_prep.provenance.cachedir import cache_dir, disk_full, new_log, publish
+from bench_prep.provenance.difference import difference
 from bench_prep.provenance.hashes import file_sha256
+from bench_prep.provenance.locks import BUILD, locked
 from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
 from bench_prep.provenance.staging import add_narrow_cpu_parts, needs_narrow_cpu_parts, stage
 from bench_prep.provenance.worktree import Worktree
 
 _KEPT_WHEELS = 5
 _LINES_SHOWN = 15
+#: In the environment of everything that a build starts.
+_BUILD_ID = "BENCH_PREP_BUILD_ID"
 _LOG, _RECORD = "build.log", "record.json"
 
 #: A precompiled switch left in the shell would change what "a full compile" means.
@@ -87,7 +89,7 @@ def build_wheel(
     """
     started = time.monotonic()
     recipe = _recipe(worktree, precompiled, target_device)
-    with _only_builder(progress):
+    with locked(BUILD, progress):
         tree_hash = worktree.tree_hash()
         found = _from_cache(recipe.key(tree_hash), tree_hash, started)
         if found:
@@ -122,18 +124,6 @@ def _recipe(worktree: Worktree, precompiled: Path | None, device: str | None) ->
     )
 
 
-@contextmanager
-def _only_builder(progress: Progress) -> Iterator[None]:
-    lock = FileLock(cache_dir() / "build.lock")
-    try:
-        held = lock.acquire(timeout=0)
-    except Timeout:
-        progress("another bench-prep is building a wheel: waiting for it")
-        held = lock.acquire()
-    with held:
-        yield
-
-
 def _from_cache(key: str, tree_hash: str, started: float) -> BuiltWheel | None:
     place = cache_dir() / "wheels" / key
     try:
@@ -157,11 +147,12 @@ def _build(
     progress: Progress,
     started: float,
 ) -> BuiltWheel:
-    building = cache_dir() / "building"
-    shutil.rmtree(building, ignore_errors=True)  # what a killed build left; we hold the lock
-    building.mkdir()
+    all_builds = cache_dir() / "building"
+    _clear_killed_builds(all_builds)
+    # A name of its own: what a killed build left running cannot write into this one.
+    building = all_builds / uuid.uuid4().hex
     made = building / "made"
-    made.mkdir()
+    made.mkdir(parents=True)
     log = made / _LOG
     try:
         device = f" for {recipe.target_device}" if recipe.target_device else ""
@@ -196,11 +187,15 @@ def _build(
             )
         sha256 = file_sha256(wheels[0])
         seconds = time.monotonic() - started
+        differs = difference(worktree)
         record = asdict(recipe) | {
             "wheel": wheels[0].name,
             "sha256": sha256,
             "tree_hash": tree_hash,
             "worktree": str(worktree.root),
+            "commit": worktree.commit,
+            "dirty": None if differs is None else bool(differs.files),
+            "diff_sha256": differs.sha256 if differs else None,
             "seconds": round(seconds, 1),
         }
         (made / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
@@ -209,12 +204,15 @@ def _build(
         _forget_old_wheels(place.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        with suppress(OSError):
+            all_builds.rmdir()
     return BuiltWheel(place / wheels[0].name, sha256, tree_hash, False, seconds, place / _LOG)
 
 
 def _environment(recipe: _Recipe, precompiled: Path | None, building: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not _REMOVED.fullmatch(name)}
     env["VLLM_VERSION_OVERRIDE"] = recipe.version
+    env[_BUILD_ID] = building.name
     if recipe.target_device:
         env["VLLM_TARGET_DEVICE"] = recipe.target_device
     if precompiled is not None:
@@ -230,13 +228,8 @@ def _environment(recipe: _Recipe, precompiled: Path | None, building: Path) -> d
 
 
 def _failed(log: Path) -> Missing:
-    logs = cache_dir() / "logs"
-    logs.mkdir(exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        prefix=time.strftime("build-%Y%m%d-%H%M%S-"), suffix=".log", dir=logs
-    )
-    os.close(handle)
-    kept = log.replace(name)
+    started = time.strftime("%Y%m%d-%H%M%S")
+    kept = log.replace(new_log(f"build-{started}-{log.parent.parent.name[:8]}.log"))
     lines = last_lines(kept, _LINES_SHOWN)
     if any("No space left on device" in line for line in lines):
         return disk_full("the build")
@@ -244,6 +237,19 @@ def _failed(log: Path) -> Missing:
     return Missing(
         f"the build of the wheel failed; its last lines:\n{shown}", f"the whole output is in {kept}"
     )
+
+
+def _clear_killed_builds(folder: Path) -> None:
+    """Remove what killed builds left, and end what they left running; the lock is held."""
+    if not folder.is_dir():
+        return
+    for left in folder.iterdir():
+        marker = f"{_BUILD_ID}={left.name}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if marker in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _forget_old_wheels(wheels: Path) -> None:

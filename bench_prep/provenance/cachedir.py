@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from bench_prep.errors import Missing
+
+KEPT_LOGS = 50
 
 
 def cache_dir() -> Path:
@@ -28,6 +31,20 @@ def cache_dir() -> Path:
             f"the cache folder cannot be made: {error}", "set BENCH_PREP_CACHE to a writable folder"
         ) from None
     return folder
+
+
+def new_log(name: str) -> Path:
+    """Where a new log goes; of the older ones only the newest are kept."""
+    logs = cache_dir() / "logs"
+    logs.mkdir(exist_ok=True)
+    found = []
+    for path in logs.iterdir():
+        with suppress(OSError):  # another process removes old ones too
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found, reverse=True)[KEPT_LOGS - 1 :]:
+        with suppress(OSError):
+            path.unlink()
+    return logs / name
 
 
 def publish(made: Path, place: Path) -> None:

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import all_suffixes
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock
-
 from bench_prep.errors import Missing
 from bench_prep.provenance.build import BuiltWheel
-from bench_prep.provenance.cachedir import cache_dir, disk_full
+from bench_prep.provenance.cachedir import disk_full
 from bench_prep.provenance.launch import isolated_environment
+from bench_prep.provenance.locks import INSTALL, locked
 from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
 
 #: vLLM's own name, and the name under which somebody else packages its CPU build.
@@ -39,17 +39,36 @@ class InstalledVllm:
     others: tuple[str, ...] = ()
 
 
-def search_path() -> list[Path]:
-    """Where an isolated interpreter (`launch`) looks for modules, in its order."""
+@dataclass(frozen=True)
+class PythonView:
+    """What an isolated interpreter (`launch`) sees: where it looks for modules, in its order, and
+    the file that it would import as vllm; None where it finds none.
+    """
+
+    path: list[Path]
+    vllm: str | None
+
+
+_LOOK = """
+import importlib.util, json, sys
+spec = importlib.util.find_spec("vllm")
+found = spec and (spec.origin or f"{[*spec.submodule_search_locations]}, a namespace package")
+print(json.dumps([sys.path, found]))
+"""
+
+
+def python_view() -> PythonView:
+    """Asks such an interpreter, which imports nothing of vLLM for it."""
     done = subprocess.run(
-        [sys.executable, "-P", "-s", "-c", "import json, sys; print(json.dumps(sys.path))"],
+        [sys.executable, "-P", "-s", "-c", _LOOK],
         env=isolated_environment({}),
         cwd="/",
         capture_output=True,
         text=True,
         check=True,
     )
-    return [Path(entry) for entry in json.loads(done.stdout)]
+    path, found = json.loads(done.stdout)
+    return PythonView([Path(entry) for entry in path], found)
 
 
 def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
@@ -58,7 +77,8 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
     `site` is another site-packages folder to look in, instead of this interpreter's.
     """
     importlib.invalidate_caches()
-    folders = search_path() if site is None else [site]
+    view = python_view() if site is None else PythonView([site], None)
+    folders = view.path
     found = [
         dist
         for name in _NAMES
@@ -82,7 +102,7 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
         dist_info=place / f"{name.replace('-', '_')}-{dist.version}.dist-info",
         wheel_sha256=_wheel_sha256(origin),
         editable=editable,
-        others=tuple(_others(found[1:], folders, package_dir)),
+        others=tuple(_others(found[1:], view, package_dir)),
     )
 
 
@@ -97,7 +117,7 @@ def install_wheel(
     Raises:
         Missing: pip could not install it (its last lines are in the message), or the disk is full.
     """
-    with FileLock(cache_dir() / "install.lock"):
+    with locked(INSTALL, progress):
         installed = installed_vllm(site)
         if installed and installed.wheel_sha256 == built.sha256:
             return False
@@ -139,13 +159,17 @@ def _wheel_sha256(origin: dict[str, Any]) -> str | None:
 
 
 def _others(
-    distributions: list[Distribution], folders: list[Path], package_dir: Path
+    distributions: list[Distribution], view: PythonView, package_dir: Path
 ) -> Iterator[str]:
+    if view.vllm is not None and Path(view.vllm).resolve().parent != package_dir.resolve():
+        yield f"Python imports vllm from {view.vllm}"
     for dist in distributions:
         yield f"distribution {dist.metadata['Name']} {dist.version} in {dist.locate_file('')}"
-    for folder in folders:
+    for folder in view.path:
         package = folder / "vllm"
-        if (package / "__init__.py").is_file() and package.resolve() != package_dir.resolve():
+        is_package = any((package / f"__init__{suffix}").is_file() for suffix in all_suffixes())
+        if is_package and package.resolve() != package_dir.resolve():
             yield f"package {package}"
-        for module in [*folder.glob("vllm.py"), *folder.glob("vllm.*.so")]:
-            yield f"module {module}"
+        for module in [folder / f"vllm{suffix}" for suffix in all_suffixes()]:
+            if module.is_file():
+                yield f"module {module}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from bench_prep.errors import Missing, UsageError
 from bench_prep.provenance.cachedir import cache_dir, disk_full, publish
 from bench_prep.provenance.corrections import apply_corrections
 from bench_prep.provenance.hashes import file_sha256
+from bench_prep.provenance.locks import OFFICIAL, locked
 from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
-from bench_prep.provenance.worktree import Worktree, open_worktree
+from bench_prep.provenance.worktree import Worktree, is_build_output, open_worktree
 
 DEFAULT_VERSION = "0.32.0"
+
+
+#: Folders that Python and builds make in a worktree.
+_MADE = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info)/|^(build|\.deps|\.pytest_cache)/")
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def official_worktree(
     """
     release = _release(version)
     place = cache_dir() / "official" / f"vllm-{version}"
-    with _lock(), _no_space_is_missing(f"unpacking vLLM {version}"):
+    with locked(OFFICIAL, progress), _no_space_is_missing(f"unpacking vLLM {version}"):
         if not place.is_dir():
             # pip asks the distribution for its metadata, which runs vLLM's setup.py.
             env = os.environ | {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version}
@@ -112,7 +116,7 @@ def official_precompiled(
         Missing: it cannot be fetched, or is not the pinned file, or the disk is full.
     """
     release = _release(version)
-    with _lock(), _no_space_is_missing(f"fetching {release.parts.filename}"):
+    with locked(OFFICIAL, progress), _no_space_is_missing(f"fetching {release.parts.filename}"):
         remedy = (
             "give --precompiled with a wheel for this machine, or --worktree for a full compile"
         )
@@ -129,7 +133,10 @@ def official_device(version: str = DEFAULT_VERSION) -> str:
 
 
 def release_hashes(version: str) -> dict[str, str] | None:
-    """SHA-256 of each Python file of a release, by its path; None where it was never fetched."""
+    """SHA-256 of each source of a release, by its path; None where it was never fetched.
+
+    What an older bench-prep fetched has the package's Python files alone.
+    """
     try:
         recorded = json.loads(_release_hashes_file(version).read_text())
     except (OSError, ValueError):
@@ -150,10 +157,40 @@ def _release_hashes_file(version: str) -> Path:
     return cache_dir() / "official" / f"{version}.json"
 
 
-@contextmanager
-def _lock() -> Iterator[None]:
-    with FileLock(cache_dir() / "official.lock"):
-        yield
+def _unpacked_hashes_file(version: str) -> Path:
+    return cache_dir() / "official" / f"{version}.unpacked.json"
+
+
+def _record_hashes(files: dict[str, Path], unfinished: Path, place: Path) -> None:
+    hashes = unfinished / "hashes.json"
+    hashes.write_text(json.dumps({name: file_sha256(path) for name, path in files.items()}))
+    hashes.replace(place)
+
+
+def _all_files(root: Path) -> dict[str, Path]:
+    """Every file of a worktree that no build made, those that enter no build among them."""
+    return {
+        name: path
+        for path in root.rglob("*")
+        if path.is_file()
+        and not is_build_output(name := path.relative_to(root).as_posix())
+        and not _MADE.search(name)
+    }
+
+
+def edited_files(version: str) -> list[str] | None:
+    """What the user changed, added or deleted in the official worktree; None where not known.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    try:
+        before = json.loads(_unpacked_hashes_file(version).read_text())
+    except (OSError, ValueError):
+        return None
+    root = cache_dir() / "official" / f"vllm-{version}"
+    now = {name: file_sha256(path) for name, path in _all_files(root).items()}
+    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
 @contextmanager
@@ -224,10 +261,8 @@ def _unpack(archive: Path, place: Path, version: str) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(unpacking, filter="data")
     root = unpacking / place.name
-    sources = Worktree(root, version).python_sources()
-    hashes = unpacking / "hashes.json"
-    hashes.write_text(json.dumps({name: file_sha256(path) for name, path in sources.items()}))
-    hashes.replace(_release_hashes_file(version))
+    _record_hashes(Worktree(root, version).sources(), unpacking, _release_hashes_file(version))
     apply_corrections(root, version)
+    _record_hashes(_all_files(root), unpacking, _unpacked_hashes_file(version))
     publish(root, place)
     shutil.rmtree(unpacking)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from pathlib import Path
+
+from packaging.tags import Tag, parse_tag, sys_tags
 
 from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.official import release_hashes
-from bench_prep.provenance.worktree import Worktree, is_build_output
+from bench_prep.provenance.record import RecordEntry, known_wheel, parse_record
+from bench_prep.provenance.worktree import Worktree, is_build_output, is_package_source
 
 #: The files that prepare a step's inputs, in both generations of vLLM's runner.
 KEY_SOURCES = (
@@ -33,7 +35,8 @@ class FileCheck:
     """One file, by its path from the root of the worktree or of site-packages.
 
     The hashes are hexadecimal digits, None where the file is not there or was not asked for.
-    `problem` is empty, or one of: differs, missing, extra, RECORD differs.
+    `problem` is empty, or one of: differs, differs in line endings only, missing, extra, RECORD
+    differs (from the installed file), RECORD edited (it is not the wheel's own).
     """
 
     path: str
@@ -57,6 +60,8 @@ class Verification:
     worktree: Path | None
     #: The files that are not those of the version's release; None where it was never fetched.
     changed: list[str] | None
+    #: The wheel is in the cache, so that its own RECORD was compared too.
+    wheel_known: bool
 
     @property
     def ok(self) -> bool:
@@ -81,15 +86,15 @@ def verify(
 
     Key sources are those of `KEY_SOURCES` that exist, `extra_keys`, and every file that differs
     from the version's release where that release was fetched. Files that vLLM's build makes are
-    compared with RECORD alone.
+    compared with RECORD alone. Where the wheel is in the cache, RECORD is compared with its own.
     """
     sources = {name: file_sha256(path) for name, path in worktree.python_sources().items()}
-    return _verification(sources, worktree.root, worktree.version, installed, extra_keys)
+    return _verification(sources, worktree, installed, extra_keys)
 
 
 def fingerprint(installed: InstalledVllm, extra_keys: Iterable[str] = ()) -> Verification:
     """The same hashes for an installed vLLM that is compared with no worktree, only with RECORD."""
-    return _verification(None, None, installed.version, installed, extra_keys)
+    return _verification(None, None, installed, extra_keys)
 
 
 def require_ok(verification: Verification) -> None:
@@ -115,15 +120,19 @@ def require_ok(verification: Verification) -> None:
 
 def _verification(
     sources: dict[str, str] | None,
-    root: Path | None,
-    version: str,
+    worktree: Worktree | None,
     installed: InstalledVllm,
     extra_keys: Iterable[str],
 ) -> Verification:
     record = _read_record(installed)
+    known = known_wheel(installed.wheel_sha256)
     present = _installed_files(installed, record)
+    found = _Found(sources, present, record, known.record if known else None, installed)
     compared = present if sources is None else sources
-    keys = _key_sources(compared, version, extra_keys)
+    version = worktree.version if worktree else installed.version
+    changed = changed_from_release(compared, version)
+    keys = {name for name in KEY_SOURCES if name in compared} | {*extra_keys, *(changed or [])}
+    listed = [*record, *(found.own_record or {})]
     checks = [
         FileCheck(
             path=name,
@@ -131,52 +140,72 @@ def _verification(
             installed_sha256=present.get(name),
             record_sha256=record[name].sha256 if name in record else None,
             key=name in keys,
-            problem=_problem(name, sources, present, record, installed),
+            problem=_problem(name, found, worktree),
         )
-        for name in sorted({*compared, *present, *(n for n in record if _is_python(n)), *keys})
+        for name in sorted({*compared, *present, *filter(is_package_source, listed), *keys})
     ]
     # Compiled parts and data are large: their size is compared, not their content.
     checks += [
         FileCheck(name, None, None, entry.sha256, False, problem)
-        for name, entry in record.items()
-        if not _is_python(name) and (problem := _size_problem(installed, name, entry))
+        for name, entry in sorted({**(found.own_record or {}), **record}.items())
+        if not is_package_source(name) and (problem := _size_problem(name, entry, found))
     ]
     checks.sort(key=lambda check: not check.key)
-    problems = [f"a second vllm is on the path: {other}" for other in installed.others]
-    if installed.editable:
-        problems.insert(0, "it is an editable install, which no wheel can be compared with")
     return Verification(
         files=checks,
-        problems=problems,
+        problems=list(_installation_problems(installed)),
         key_sources_sha256=combined_sha256({n: present[n] for n in keys if n in present}),
         package_dir=installed.package_dir,
-        worktree=root,
-        changed=changed_from_release(compared, version),
+        worktree=worktree.root if worktree else None,
+        changed=changed,
+        wheel_known=known is not None,
     )
 
 
 @dataclass(frozen=True)
-class _RecordEntry:
-    sha256: str
-    size: int
+class _Found:
+    """All that is known about the files: in the worktree, installed, and on record."""
+
+    sources: dict[str, str] | None
+    present: dict[str, str]
+    record: dict[str, RecordEntry]
+    #: The RECORD inside the wheel itself; None where the wheel is not in the cache.
+    own_record: dict[str, RecordEntry] | None
+    installed: InstalledVllm
+
+    def record_edited(self, name: str) -> bool:
+        """Whether the installed RECORD does not say what the wheel's own says."""
+        return self.own_record is not None and self.own_record.get(name) != self.record.get(name)
 
 
-def _read_record(installed: InstalledVllm) -> dict[str, _RecordEntry]:
-    """The entries of RECORD under `vllm/`, without bytecode."""
-    record = {}
+def _installation_problems(installed: InstalledVllm) -> Iterator[str]:
+    if installed.editable:
+        yield "it is an editable install, which no wheel can be compared with"
+    for other in installed.others:
+        yield f"a second vllm is on the path: {other}"
+    tags = _wheel_tags(installed)
+    if tags and not any(tag in tags for tag in sys_tags()):
+        built_for = ", ".join(sorted(map(str, tags)))
+        yield f"its wheel was built for another Python or machine: {built_for}"
+
+
+def _wheel_tags(installed: InstalledVllm) -> frozenset[Tag]:
     try:
-        text = (installed.dist_info / "RECORD").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    for name, digest, size in csv.reader(text.splitlines()):
-        algorithm, _, value = digest.partition("=")
-        if name.startswith("vllm/") and algorithm == "sha256" and not name.endswith(".pyc"):
-            raw = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
-            record[name] = _RecordEntry(raw.hex(), int(size))
-    return record
+        text = (installed.dist_info / "WHEEL").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return frozenset()
+    named = HeaderParser().parsestr(text).get_all("Tag", [])
+    return frozenset(tag for text in named for tag in parse_tag(text.strip()))
 
 
-def _installed_files(installed: InstalledVllm, record: dict[str, _RecordEntry]) -> dict[str, str]:
+def _read_record(installed: InstalledVllm) -> dict[str, RecordEntry]:
+    try:
+        return parse_record((installed.dist_info / "RECORD").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # then every file is an extra one
+
+
+def _installed_files(installed: InstalledVllm, record: dict[str, RecordEntry]) -> dict[str, str]:
     """The hashes of all installed Python files, and of modules that RECORD does not know.
 
     A compiled module beside a source file of the same name is imported instead of it.
@@ -185,7 +214,7 @@ def _installed_files(installed: InstalledVllm, record: dict[str, _RecordEntry]) 
     return {
         name: file_sha256(path)
         for path in _modules(installed.package_dir)
-        if _is_python(name := path.relative_to(base).as_posix()) or name not in record
+        if is_package_source(name := path.relative_to(base).as_posix()) or name not in record
     }
 
 
@@ -195,15 +224,6 @@ def _modules(folder: Path) -> Iterator[Path]:
             path.suffix == ".pyc" and path.parent.name != "__pycache__"
         ):
             yield path
-
-
-def _is_python(name: str) -> bool:
-    return name.endswith(".py")
-
-
-def _key_sources(hashes: dict[str, str], version: str, extra: Iterable[str]) -> set[str]:
-    changed = changed_from_release(hashes, version) or []
-    return {name for name in KEY_SOURCES if name in hashes} | set(extra) | set(changed)
 
 
 def changed_from_release(hashes: dict[str, str], version: str) -> list[str] | None:
@@ -218,29 +238,36 @@ def changed_from_release(hashes: dict[str, str], version: str) -> list[str] | No
     ]
 
 
-def _problem(
-    name: str,
-    sources: dict[str, str] | None,
-    present: dict[str, str],
-    record: dict[str, _RecordEntry],
-    installed: InstalledVllm,
-) -> str:
+def _problem(name: str, found: _Found, worktree: Worktree | None) -> str:
+    sources, present = found.sources, found.present
     if name not in present:
         return "missing"
     if sources is not None and name in sources and present[name] != sources[name]:
-        return "differs"
-    if installed.editable:
+        same = worktree is not None and _same_text(worktree.root / name, name, found.installed)
+        return "differs in line endings only" if same else "differs"
+    if found.installed.editable:
         return ""  # its RECORD lists no sources
-    if name not in record:
+    if name not in found.record:
         return "extra"
     if sources is not None and name not in sources and not is_build_output(name):
         return "extra"
-    return "" if record[name].sha256 == present[name] else "RECORD differs"
+    if found.record[name].sha256 != present[name]:
+        return "RECORD differs"
+    return "RECORD edited" if found.record_edited(name) else ""
 
 
-def _size_problem(installed: InstalledVllm, name: str, entry: _RecordEntry) -> str:
+def _same_text(source: Path, name: str, installed: InstalledVllm) -> bool:
+    def lines(path: Path) -> bytes:
+        return path.read_bytes().replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    return lines(source) == lines(installed.package_dir.parent / name)
+
+
+def _size_problem(name: str, entry: RecordEntry, found: _Found) -> str:
     try:
-        size = (installed.package_dir.parent / name).stat().st_size
+        size = (found.installed.package_dir.parent / name).stat().st_size
     except OSError:
         return "missing"
-    return "" if size == entry.size else "RECORD differs"
+    if size != entry.size:
+        return "RECORD differs"
+    return "RECORD edited" if found.record_edited(name) else ""

@@ -39,6 +39,11 @@ _BUILD_OUTPUT = re.compile(
 _DESCRIBE = ["git", "describe", "--dirty", "--tags", "--long", "--abbrev=40", "--match", "v[0-9]*"]
 
 
+def is_package_source(path: str) -> bool:
+    """Whether this path is that of a Python file of the package `vllm`."""
+    return path.startswith("vllm/") and path.endswith(".py")
+
+
 def is_build_output(path: str) -> bool:
     """Whether vLLM's build writes this file (relative, with slashes) into the tree or the wheel."""
     return path.endswith(_COMPILED_SUFFIXES) or _BUILD_OUTPUT.match(path) is not None
@@ -60,11 +65,7 @@ class Worktree:
 
     def python_sources(self) -> dict[str, Path]:
         """The Python files of the package `vllm` among `sources()`."""
-        return {
-            name: path
-            for name, path in self.sources().items()
-            if name.startswith("vllm/") and name.endswith(".py")
-        }
+        return {name: path for name, path in self.sources().items() if is_package_source(name)}
 
     def tree_hash(self) -> str:
         """SHA-256 over the paths and contents of `sources()`, as hexadecimal digits."""
@@ -75,13 +76,23 @@ class Worktree:
 
     @cached_property
     def commit(self) -> str | None:
-        """The git commit, or None where the root is not the top of a git checkout."""
-        return self._git("rev-parse", "HEAD") if self._is_git else None
+        """The git commit; outside a checkout the one that a source distribution names, or None."""
+        return self._git("rev-parse", "HEAD") if self._is_git else named_commit(self.root / "vllm")
 
     @cached_property
     def dirty(self) -> bool:
         """Whether a git checkout has changes that are not committed; False without git."""
         return self._is_git and bool(self._git("status", "--porcelain"))
+
+    def uncommitted(self) -> list[str] | None:
+        """The files that are not as committed, ignored ones left out; None without a commit."""
+        if not self._is_git:
+            return None
+        changed = self._git("diff", "--name-only", "--no-renames", "-z", "HEAD")
+        added = self._git("ls-files", "--others", "--exclude-standard", "-z")
+        if changed is None or added is None:
+            return None
+        return sorted({*changed.split("\0"), *added.split("\0")} - {""})
 
     @cached_property
     def _is_git(self) -> bool:
@@ -138,6 +149,16 @@ def open_worktree(path: Path) -> Worktree:
             "set VLLM_VERSION_OVERRIDE, for example to 0.32.0",
         )
     return Worktree(root, version)
+
+
+def named_commit(package: Path) -> str | None:
+    """The commit that the `_version.py` of a release or of an installed package names."""
+    try:
+        text = (package / "_version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    found = re.search(r"commit_id = '(?:g)?([0-9a-f]{7,40})'", text)
+    return found[1] if found else None
 
 
 def add_to_tree_hash(tree: hashlib._Hash, name: str, content: bytes) -> None:

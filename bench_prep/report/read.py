@@ -14,7 +14,7 @@ import pandas as pd
 from bench_prep.errors import UsageError
 from bench_prep.measure.statistics import Verdict, compare, over_rounds, verdict
 from bench_prep.report.rows import figure_cells
-from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, VERSION, frame_of, parse
+from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, READABLE, frame_of, parse
 
 _VERDICTS = get_args(Verdict)
 _TIMING = {name for name, c in BY_NAME.items() if c.group == "result" and c.kind == "float"}
@@ -127,9 +127,10 @@ def _cells(header: list[str], record: list[str], where: str) -> dict[str, Any]:
             must = "a number above zero" if time else "a finite number"
             raise UsageError(f"{where}: {name}: '{text}' is not {must}", "correct the value")
         cells[name] = value
-    if "schema" in cells and cells["schema"] != VERSION:
+    if "schema" in cells and cells["schema"] not in READABLE:
+        readable = " and ".join(map(str, READABLE))
         raise UsageError(
-            f"{where}: schema {cells['schema']}, and this bench-prep reads schema {VERSION}",
+            f"{where}: schema {cells['schema']}, and this bench-prep reads schema {readable}",
             "use the bench-prep version that wrote the file",
         )
     if cells.get("verdict") not in (None, *_VERDICTS):

@@ -1,7 +1,10 @@
 """The result CSV: its version, and every column with its kind, unit and meaning.
 
 The columns of DESIGN section 8 keep their names for good. Adding, removing or changing a column
-needs a new `VERSION`.
+needs a new `VERSION`; the versions before it stay readable, and what they lack is unknown.
+
+1  the first one
+2  `worktree_diff_sha256`
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-VERSION = 1
+VERSION = 2
+#: The versions that `report` reads. Rows are only ever added to a file of `VERSION`.
+READABLE = (1, 2)
 
 Kind = Literal["int", "float", "bool", "text"]
 #: setting: chosen by the user; environment: the machine, the versions, the proof;
@@ -92,6 +97,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("vllm_version", "text", "environment", "", "the timed vLLM"),
     Column("vllm_commit", "text", "environment", "", "the worktree's commit"),
     Column("worktree_dirty", "bool", "environment", "", "the worktree has uncommitted changes"),
+    Column(
+        "worktree_diff_sha256",
+        "text",
+        "environment",
+        "",
+        "the files that are not as in the commit, or in the release where there is no commit",
+    ),
     Column("tree_sha256", "text", "environment", "", "everything that enters the build"),
     Column("wheel_sha256", "text", "environment", "", "the installed wheel"),
     Column("key_sources_sha256", "text", "environment", "", "the compared source files"),

