@@ -160,19 +160,22 @@ def run(
 
 
 @app.command("verify-install")
-def verify_install(worktree: WorktreeOption = None) -> None:
-    """Is the installed vLLM this worktree? Exit code 5 and a table if it is not."""
-    from bench_prep.errors import Missing
-    from bench_prep.provenance.install import installed_vllm
-    from bench_prep.provenance.worktree import open_worktree
-    from bench_prep.source import check_sources
-    from bench_prep.stages import Stages
+def verify_install(
+    worktree: WorktreeOption = None,
+    result: Annotated[
+        Path | None, typer.Option(help="Result CSV: is it still the vLLM of a run in it?")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Run in --result. Default: the last one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; the README names its keys.")
+    ] = False,
+) -> None:
+    """Is the installed vLLM this worktree? Exit code 5, with files and reasons, if it is not."""
+    from bench_prep.verify_install import verify_install as check
 
-    tree = None if worktree is None else open_worktree(worktree)
-    installed = installed_vllm()
-    if installed is None:
-        raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
-    check_sources(tree, installed, Stages(_console))
+    check(worktree, result, run_id, as_json, _console)
 
 
 @app.command()
@@ -193,6 +196,24 @@ def build(
     if worktree is None:
         raise UsageError("build needs a worktree", "give --worktree DIR")
     build_only(open_worktree(worktree), precompiled, device or "auto", install, Stages(_console))
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it, after a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    edited: Annotated[
+        list[str] | None,
+        typer.Option(help="Official worktree to remove although you have edited it; repeatable."),
+    ] = None,
+) -> None:
+    """Where downloads, wheels, logs and environments are kept, and the size of each."""
+    from bench_prep import cache as cached
+
+    if clear:
+        cached.clear(_console, yes, edited or ())
+    else:
+        cached.show(_console)
 
 
 @app.command()

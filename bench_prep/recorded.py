@@ -1,0 +1,51 @@
+"""Which vLLM a run of a result file was measured on. Reads the CSV without pandas, for speed."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_prep.errors import UsageError
+
+#: The columns that together name an installed vLLM. The first is `vllm.__version__`.
+_PROOF = ("vllm_version", "wheel_sha256", "key_sources_sha256")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One run's proof, by column; empty where the run could not know it."""
+
+    path: Path
+    run: str
+    proof: dict[str, str]
+
+
+def read_recorded(path: Path, run_id: str | None) -> Recorded:
+    """The run with this identifier, or the last one of the file.
+
+    Raises:
+        UsageError: no such file or run, or a file without the proof.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", "check the name") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "give a result CSV") from None
+    runs = [row for row in rows if row.get("run")]
+    if not runs:
+        raise UsageError(f"{path} has no run of bench-prep", "give a file that bench-prep wrote")
+    wanted = runs[-1]["run"] if run_id is None else run_id
+    found = [row for row in runs if row["run"] == wanted]
+    if not found:
+        known = ", ".join(dict.fromkeys(row["run"] for row in runs))
+        raise UsageError(f"{path} has no run {wanted}", f"its runs: {known}")
+    proof = {name: (found[-1].get(name) or "").strip() for name in _PROOF}
+    if not proof["key_sources_sha256"]:
+        raise UsageError(
+            f"run {wanted} in {path} does not say what it was measured on",
+            "give a run that bench-prep run finished",
+        )
+    return Recorded(path, wanted, proof)
