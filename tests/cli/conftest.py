@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.environments import make_bare_environment
 
 #: Few steps, so that a run is hardly more than the import of vLLM.
 SHORT = ("--rounds", "1", "--iters", "20", "--warmup", "2")
@@ -119,19 +120,7 @@ def interrupted(
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An environment with all that is installed in this one, but no vLLM."""
-    folder = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    python = folder / "bin" / "python"
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith("vllm"):
-            (Path(site) / entry.name).symlink_to(entry)
-    yield python
+    yield make_bare_environment(tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture

@@ -38,7 +38,9 @@ def test_the_whole_run(bench: Bench, tmp_path: Path) -> None:
     rows = finished(done, tmp_path / "results.csv")
 
     stages = [
-        line.split()[0] for line in done.out.splitlines() if re.match(r"[a-z]{4,7}  +(?!\.\.\. )\S", line)
+        line.split()[0]
+        for line in done.out.splitlines()
+        if re.match(r"[a-z]{4,7}  +(?!\.\.\. )\S", line)
     ]
     order = ["wheel", "sources", "launch", "state", "equal", "time", "result"]
     assert [name for name in stages if name in order] == order

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.install import install_wheel
-from bench_prep.provenance.worktree import open_worktree
+from bench_prep.provenance.official import official_precompiled, official_worktree
+from bench_prep.provenance.staging import stage
+from bench_prep.provenance.worktree import Worktree, open_worktree
 
 PYPROJECT = """
 [build-system]
@@ -102,6 +106,35 @@ def _installed_once(built: BuiltWheel, tmp_path_factory: pytest.TempPathFactory)
 def site(_installed_once: Path, tmp_path: Path) -> Path:
     """A site-packages folder with `built` installed, for one test to damage."""
     return Path(shutil.copytree(_installed_once, tmp_path / "site"))
+
+
+@dataclass
+class Chain:
+    """The real vLLM: a copy of the official worktree, its wheel, and where that is installed."""
+
+    worktree: Worktree
+    parts: Path
+    cache: Path
+    site: Path
+    built: BuiltWheel
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """Built once; a test puts back what it changes, or changes a copy."""
+    for module in ("torch", "setuptools_rust"):
+        if find_spec(module) is None:
+            pytest.skip(f"vLLM's build needs {module}")
+    folder = tmp_path_factory.mktemp("chain")
+    official, parts = official_worktree(), official_precompiled()
+    stage(official, folder / "vllm-0.32.0")
+    worktree = open_worktree(folder / "vllm-0.32.0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCH_PREP_CACHE", str(folder / "cache"))
+        built = build_wheel(worktree, parts, "cpu", print)
+        assert install_wheel(built, site=folder / "site")
+    yield Chain(worktree, parts, folder / "cache", folder / "site", built)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance import verify
-from bench_prep.provenance.build import BuiltWheel, build_wheel
+from bench_prep.provenance.build import build_wheel
 from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.install import install_wheel, installed_vllm
-from bench_prep.provenance.official import official_precompiled, official_worktree
-from bench_prep.provenance.staging import stage
 from bench_prep.provenance.verify import KEY_SOURCES, fingerprint, require_ok
-from bench_prep.provenance.worktree import Worktree, open_worktree
 
-pytestmark = [
-    pytest.mark.build,
-    pytest.mark.skipif(find_spec("torch") is None, reason="vLLM's build needs torch"),
-    pytest.mark.skipif(find_spec("setuptools_rust") is None, reason="and its build requirements"),
-]
+from .conftest import Chain
+
+pytestmark = pytest.mark.build
 BLOCK_TABLE = "vllm/v1/worker/block_table.py"
-
-
-@dataclass
-class Chain:
-    worktree: Worktree
-    parts: Path
-    cache: Path
-    site: Path
-    built: BuiltWheel
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
-    """A copy of the official worktree, its wheel, and a site-packages folder with it installed."""
-    folder = tmp_path_factory.mktemp("chain")
-    official, parts = official_worktree(), official_precompiled()
-    stage(official, folder / "vllm-0.32.0")
-    worktree = open_worktree(folder / "vllm-0.32.0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BENCH_PREP_CACHE", str(folder / "cache"))
-        built = build_wheel(worktree, parts, "cpu", print)
-        assert install_wheel(built, site=folder / "site")
-    yield Chain(worktree, parts, folder / "cache", folder / "site", built)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)
