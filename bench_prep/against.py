@@ -11,13 +11,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench_prep.decode.stretches import stretches
-from bench_prep.errors import BenchPrepError, Missing, OutputsDiffer
+from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, Missing, OutputsDiffer
 from bench_prep.measure.records import ARMS, Arm, Block, Round
+from bench_prep.provenance.environments import site_of
 from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.launch import Child, launched
 from bench_prep.settings import RunSettings
@@ -25,14 +25,6 @@ from bench_prep.target import child_environment
 
 #: What stands for the candidate in the results of a comparison of worktrees.
 CANDIDATE = "worktree:GPUModelRunner._prepare_inputs"
-
-
-@dataclass(frozen=True)
-class Environment:
-    """One worktree's vLLM, installed alone into `site`; everything else is this environment's."""
-
-    installed: InstalledVllm
-    site: Path
 
 
 class _Process:
@@ -69,8 +61,6 @@ class _Process:
 
 def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
     """The error that a timing process reported, to be raised here."""
-    from bench_prep.errors import BY_EXIT_CODE
-
     kind = BY_EXIT_CODE.get(int(event["exit_code"]), BenchPrepError)
     error = kind(prefix + event["message"], event["remedy"])
     if "traceback" in event:
@@ -80,12 +70,14 @@ def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
 
 def compare_worktrees(
     settings: RunSettings,
-    baseline: Environment,
-    candidate: Environment,
+    baseline: InstalledVllm,
+    candidate: InstalledVllm,
     logs: tuple[Path, Path],
     on_event: Callable[[dict[str, Any]], None],
 ) -> None:
     """Prove the two equal and time them; the events are those of one timing process.
+
+    Each vLLM is the one in its own environment (`provenance.environments`).
 
     Raises:
         OutputsDiffer: naming buffer, index, expected (the baseline's) and found.
@@ -94,11 +86,11 @@ def compare_worktrees(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-prep-state-")))
 
-        def start(name: str, environment: Environment, log: Path) -> _Process:
+        def start(name: str, installed: InstalledVllm, log: Path) -> _Process:
             job = {
                 "settings": settings.model_dump(mode="json"),
-                "package_dir": str(environment.installed.package_dir),
-                "site": str(environment.site),
+                "package_dir": str(installed.package_dir),
+                "site": str(site_of(installed)),
             }
             child = stack.enter_context(
                 launched("bench_prep.arm", job, child_environment(settings.device), log)

@@ -87,6 +87,12 @@ def run(
     no_build: Annotated[
         bool, typer.Option("--no-build", help="Compare with the worktree without building.")
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="Worktree of the baseline, to time the other worktree's preparation against."
+        ),
+    ] = None,
     position: Annotated[
         int | None,
         typer.Option(help="Tokens already computed for the request. Default: 24576."),
@@ -155,7 +161,7 @@ def run(
     from bench_prep.source import Source
 
     command = shlex.join(["bench-prep", *sys.argv[1:]])
-    source = Source(worktree, precompiled, build=not no_build)
+    source = Source(worktree, precompiled, build=not no_build, against=against)
     raise typer.Exit(run_all(settings, source, output, _console, command))
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from bench_prep.errors import Missing, NotTheWorktree
+from bench_prep.errors import Missing, NotTheWorktree, UsageError
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.difference import difference
+from bench_prep.provenance.environments import environment_of
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.record import known_wheel
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
@@ -27,12 +28,13 @@ class Source:
 
     `worktree` None: the installed vLLM as it is, compared with nothing. `build` False: compare
     the installed vLLM with the worktree without building. `precompiled`: a wheel whose compiled
-    parts are used.
+    parts are used. `against`: the baseline's worktree, where it is not the same vLLM.
     """
 
     worktree: Path | None = None
     precompiled: Path | None = None
     build: bool = True
+    against: Path | None = None
 
 
 def prove_source(
@@ -65,6 +67,47 @@ def prove_source(
         "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
         "key_sources_sha256": verification.key_sources_sha256,
     } | ({"tree_sha256": built.tree_hash} if built else {})
+
+
+def prove_worktrees(
+    source: Source, device: str, stages: Stages
+) -> tuple[InstalledVllm, InstalledVllm, dict[str, Any]]:
+    """The same stages for `source.against` and `source.worktree`, each in its own environment.
+
+    Returns the baseline's and the candidate's vLLM, and the provenance columns of both.
+
+    Raises:
+        UsageError: there is no worktree to compare, or nothing may be built.
+        NotTheWorktree: after a table of the differing files.
+        Missing: a build failed.
+    """
+    if source.worktree is None or source.against is None or not source.build:
+        raise UsageError(
+            "--against compares two worktrees, each with a wheel of its own",
+            "give --worktree CANDIDATE --against BASELINE, without --no-build",
+        )
+    found = []
+    for path in (source.against, source.worktree):
+        worktree = open_worktree(path)
+        with stages.running("wheel") as update:
+            built = build_wheel(worktree, source.precompiled, target_device(device), update)
+            installed = environment_of(built, update)
+        made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
+        stages.passed(
+            "wheel",
+            f"{path}: {built.path.name} {made}, in an environment of its own; "
+            f"SHA-256 {built.sha256[:12]}",
+        )
+        verification = check_sources(worktree, installed, stages)
+        columns = _of_worktree(worktree) | {
+            "tree_sha256": built.tree_hash,
+            "wheel_sha256": built.sha256,
+            "key_sources_sha256": verification.key_sources_sha256,
+        }
+        found.append((installed, columns))
+    (baseline, of_baseline), (candidate, of_candidate) = found
+    against = {f"against_{name.removeprefix('vllm_')}": v for name, v in of_baseline.items()}
+    return baseline, candidate, of_candidate | against | {"compared": True}
 
 
 def _of_worktree(worktree: Worktree) -> dict[str, Any]:

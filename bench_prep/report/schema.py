@@ -4,7 +4,7 @@ The columns of DESIGN section 8 keep their names for good. Adding, removing or c
 needs a new `VERSION`; the versions before it stay readable, and what they lack is unknown.
 
 1  the first one
-2  `worktree_diff_sha256`
+2  `worktree_diff_sha256`, `against_...`
 """
 
 from __future__ import annotations
@@ -107,6 +107,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("tree_sha256", "text", "environment", "", "everything that enters the build"),
     Column("wheel_sha256", "text", "environment", "", "the installed wheel"),
     Column("key_sources_sha256", "text", "environment", "", "the compared source files"),
+    Column("against_commit", "text", "environment", "", "the baseline's worktree: its commit"),
+    Column("against_worktree_dirty", "bool", "environment", "", "it has uncommitted changes"),
+    Column("against_worktree_diff_sha256", "text", "environment", "", "its files that differ"),
+    Column("against_tree_sha256", "text", "environment", "", "all that enters its build"),
+    Column("against_wheel_sha256", "text", "environment", "", "its wheel"),
+    Column("against_key_sources_sha256", "text", "environment", "", "its key sources"),
     Column("fastpath_sha256", "text", "environment", "", "our fast path's source files"),
     Column("torch_version", "text", "environment", "", "PyTorch"),
     Column("triton_version", "text", "environment", "", "Triton"),

@@ -1,0 +1,44 @@
+"""Environments of worktrees: one folder per wheel that holds that wheel's vLLM alone.
+
+A process that puts such a folder before every other one imports this vLLM, and all else from the
+environment that runs bench-prep. A folder is made once and named by the wheel's hash;
+`bench-prep cache` lists and removes them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bench_prep.errors import Missing
+from bench_prep.provenance.build import BuiltWheel
+from bench_prep.provenance.cachedir import cache_dir, publish
+from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
+from bench_prep.provenance.pip_process import Progress
+
+
+def environment_of(built: BuiltWheel, progress: Progress = lambda _: None) -> InstalledVllm:
+    """The wheel's vLLM in a folder of its own: `InstalledVllm.package_dir.parent`.
+
+    Raises:
+        Missing: pip could not install it, or the disk is full.
+    """
+    place = cache_dir() / "envs" / built.sha256[:32]
+    if not place.is_dir():
+        making = place.with_name(f"making-{place.name}")
+        shutil.rmtree(making, ignore_errors=True)  # what an interrupted call left
+        making.mkdir(parents=True)
+        install_wheel(built, progress, site=making)
+        publish(making, place)
+    installed = installed_vllm(place)
+    if installed is None:
+        raise Missing(
+            f"the environment {place.name} holds no vLLM",
+            "clear it: bench-prep cache --clear, and run again",
+        )
+    return installed
+
+
+def site_of(installed: InstalledVllm) -> Path:
+    """The folder to put before every other one."""
+    return installed.package_dir.parent

@@ -1,0 +1,161 @@
+"""Stages `launch`, `state`, `equal` and `time`: the timing processes at work, as it happens."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench_prep.against import as_raised, compare_worktrees
+from bench_prep.errors import BenchPrepError
+from bench_prep.measure.records import ARMS, Round
+from bench_prep.provenance.install import InstalledVllm
+from bench_prep.provenance.launch import run_isolated
+from bench_prep.settings import RunSettings
+from bench_prep.stages import Stages, Update
+from bench_prep.target import child_environment
+
+_LOG_LINES = 12
+_NAMES_SHOWN = 6
+
+
+@dataclass
+class Progress:
+    """What the timing process has sent so far."""
+
+    environment: dict[str, Any] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    done: bool = False
+
+
+def time_candidate(
+    settings: RunSettings,
+    installed: InstalledVllm,
+    log: Path,
+    progress: Progress,
+    stages: Stages,
+) -> None:
+    """Stages `launch`, `state`, `equal` and `time`, all in one timing process."""
+    with stages.running("launch") as update:
+        returned = run_isolated(
+            "bench_prep.worker",
+            {
+                "settings": settings.for_another_folder().model_dump(mode="json"),
+                "package_dir": str(installed.package_dir),
+            },
+            child_environment(settings.device),
+            _watcher(settings, progress, stages, update),
+            log,
+        )
+    if progress.error is not None:
+        raise as_raised(progress.error)
+    if not progress.done:
+        raise BenchPrepError(
+            f"the timing process ended early, with {_ending(returned)}; its last lines:\n"
+            + "\n".join(_tail(log)),
+            f"the whole output is in {log}",
+        )
+    _timed(settings, stages, len(progress.rounds))
+
+
+def _timed(settings: RunSettings, stages: Stages, rounds: int) -> None:
+    stages.passed(
+        "time",
+        f"{rounds} rounds of {settings.iters} steps per block after {settings.warmup} for "
+        "warm-up; end states identical",
+    )
+
+
+def _watcher(
+    settings: RunSettings, progress: Progress, stages: Stages, update: Update
+) -> Callable[[dict[str, Any]], None]:
+    """What is done with each event of the timing."""
+    blocks, all_blocks = 0, settings.rounds * len(ARMS)
+
+    def on_event(event: dict[str, Any]) -> None:
+        nonlocal blocks
+        match event["event"]:
+            case "imported":
+                stages.passed(
+                    "launch",
+                    "fresh interpreter in an empty folder under /tmp; "
+                    f"imports {event['package_dir']}",
+                )
+                update("bringing the runner into decode", "state")
+            case "state":
+                progress.environment |= event["environment"]
+                stages.passed("state", _state_line(settings, event["environment"]))
+                update("proving the candidate equal", "equal")
+            case "only_in_one" if event["paths"]:
+                names = ", ".join(event["paths"][:_NAMES_SHOWN])
+                more = ", ..." if event["paths"][_NAMES_SHOWN:] else ""
+                stages.passed("", f"in one worktree alone, so not compared: {names}{more}")
+            case "equal":
+                progress.environment["equality_steps"] = event["steps"]
+                progress.environment["boundaries_crossed"] = event["boundaries"]
+                stages.passed(
+                    "equal",
+                    f"whole state identical after each of {event['steps']} steps, "
+                    f"{event['boundaries']} block boundaries among them",
+                )
+                update(f"0 of {all_blocks} blocks", "time")
+            case "block":
+                blocks += 1
+                update(f"{blocks} of {all_blocks} blocks, last {event['arm']}", "time")
+            case "round":
+                progress.rounds.append(Round.from_json(event["round"]))
+                progress.environment["dispatched_pct"] = event["dispatched_pct"]
+            case "error":
+                progress.error = event
+            case "done":
+                progress.done = True
+
+    return on_event
+
+
+def time_worktrees(
+    settings: RunSettings,
+    baseline: InstalledVllm,
+    candidate: InstalledVllm,
+    log: Path,
+    progress: Progress,
+    stages: Stages,
+) -> None:
+    """The same stages for two worktrees, each in a process of its own."""
+    with stages.running("launch") as update:
+        compare_worktrees(
+            settings,
+            baseline,
+            candidate,
+            (log.with_stem(f"{log.stem}-baseline"), log.with_stem(f"{log.stem}-candidate")),
+            _watcher(settings, progress, stages, update),
+        )
+    _timed(settings, stages, len(progress.rounds))
+
+
+def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:
+    extras = [
+        name
+        for name, on in (("M-RoPE", settings.mrope), ("prompt embeddings", settings.prompt_embeds))
+        if on
+    ]
+    return (
+        f"vLLM {environment['vllm_version']} on {environment['device_name']}, decode at position "
+        f"{settings.position}, block sizes {settings.block_sizes_text}"
+        + "".join(f", {name}" for name in extras)
+    )
+
+
+def _ending(returned: int) -> str:
+    return signal.Signals(-returned).name if returned < 0 else f"exit code {returned}"
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [f"    {line[:200]}" for line in lines[-_LOG_LINES:]]
