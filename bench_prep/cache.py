@@ -120,7 +120,7 @@ def _removable(folder: Path, kept: dict[Path, str]) -> Iterable[Path]:
     for path in folder.iterdir():
         if path.suffix in (".lock", ".holder"):
             continue  # a lock that is removed can be held twice
-        if path.name != "official":
+        if path.name != "official" or not kept:
             yield path
             continue
         # The hashes of a worktree that stays are needed to see its edits.

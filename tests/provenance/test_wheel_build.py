@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import subprocess
 import sys
 import threading
@@ -190,6 +191,64 @@ def test_ctrl_c_ends_the_build_and_leaves_nothing(
     assert not status.exists() or "Z (zombie)" in status.read_text()
 
 
+BUILDER = """
+import sys
+from pathlib import Path
+from bench_prep.provenance.build import build_wheel
+from bench_prep.provenance.worktree import open_worktree
+print(build_wheel(open_worktree(Path(sys.argv[1])), Path(sys.argv[2]), "cpu", print).path)
+"""
+
+
+def builder(root: Path, parts: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILDER, str(root), str(parts)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_killed_build_leaves_nothing_that_looks_finished(
+    small_vllm: Path, parts: Path, said: Any
+) -> None:
+    """Not even the compiler that it started can harm the next build."""
+    marker = small_vllm.parent / "pid"
+    setup = (small_vllm / "setup.py").read_text()
+    slow = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    (small_vllm / "setup.py").write_text(slow + setup)
+    process = builder(small_vllm, parts)
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and marker.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    orphan = Path(f"/proc/{marker.read_text()}")
+    assert orphan.exists(), "the build's own child outlives it"
+    assert not (cache_dir() / "wheels").exists()
+    (small_vllm / "setup.py").write_text(setup)
+    made = build_wheel(open_worktree(small_vllm), parts, "cpu", said)
+    assert not made.cached and zipfile.is_zipfile(made.path)
+    assert not (cache_dir() / "building").exists()
+    deadline = time.monotonic() + 5
+    while orphan.exists() and "Z (zombie)" not in (orphan / "status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_builds_at_once_do_not_harm_each_other(
+    small_vllm: Path, parts: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(small_vllm, tmp_path / "other"))
+    (other / "vllm" / "v1" / "utils.py").write_text("TWO = 2\n")
+    builders = [builder(root, parts) for root in (small_vllm, other)]
+    said = [process.communicate(timeout=120)[0].splitlines() for process in builders]
+    assert [process.returncode for process in builders] == [0, 0]
+    for lines, source in zip(said, (b"ONE = 1\n", b"TWO = 2\n"), strict=True):
+        with zipfile.ZipFile(lines[-1]) as wheel:
+            assert wheel.read("vllm/v1/utils.py") == source
+    waited = [line for lines in said for line in lines if line.startswith("waiting for process")]
+    assert waited
+
+
 def test_two_builders_take_turns_and_say_so(small_vllm: Path, parts: Path, said: Any) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", "import sys; from filelock import FileLock\n"
@@ -202,6 +261,6 @@ def test_two_builders_take_turns_and_say_so(small_vllm: Path, parts: Path, said:
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     threading.Timer(0.5, holder.communicate).start()
     assert not build_wheel(open_worktree(small_vllm), parts, "cpu", said).cached
-    assert "waiting" in said.lines[0]
+    assert said.lines[0] == "waiting for another bench-prep"
     with FileLock(cache_dir() / "build.lock", timeout=0):
         pass

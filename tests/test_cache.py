@@ -1,0 +1,164 @@
+"""The cache is shown as it is, and cleared without losing anybody's work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench_prep import cache
+from bench_prep.errors import UsageError
+from bench_prep.provenance import cachedir
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.hashes import file_sha256
+from bench_prep.provenance.locks import locked
+
+WORKTREE = Path("official", "vllm-0.32.0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with something of everything, and an official worktree as it was unpacked."""
+    root = tmp_path / "cache"
+    monkeypatch.setenv("BENCH_PREP_CACHE", str(root))
+    for name, size in {
+        "downloads/vllm.tar.gz": 3_000_000,
+        "wheels/key/vllm.whl": 2_000_000,
+        "logs/build.log": 100_000,
+        "envs/key/bin/python": 400_000,
+        "building/killed/made/half.whl": 500_000,
+        "build.lock": 0,
+        f"{WORKTREE}/vllm/__init__.py": 10,
+        f"{WORKTREE}/csrc/a.cu": 10,
+        "official/0.32.0.json": 2,
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x" * size)
+    files = {
+        path.relative_to(root / WORKTREE).as_posix(): file_sha256(path)
+        for path in (root / WORKTREE).rglob("*")
+        if path.is_file()
+    }
+    (root / "official" / "0.32.0.unpacked.json").write_text(json.dumps(files))
+    return root
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(width=200, record=True, quiet=True)
+
+
+def files(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_place_and_sizes(folder: Path, console: Console) -> None:
+    console.quiet = False
+    cache.show(console)
+    lines = console.export_text().splitlines()
+    assert lines[0] == f"cache    {folder}"
+    rows = {line.split()[1]: line.split()[3] for line in lines if line.startswith("│")}
+    assert rows == {
+        "downloads": "3.0",
+        "official": "0.0",
+        "wheels": "2.0",
+        "logs": "0.1",
+        "envs": "0.4",
+        "other": "0.5",
+        "all": "6.0",
+    }
+
+
+def test_clear_removes_all_but_locks(folder: Path, console: Console) -> None:
+    cache.clear(console, yes=True, edited=())
+    assert files(folder) == {"build.lock", "install.lock", "official.lock"}
+    cache.clear(console, yes=True, edited=())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("vllm/__init__.py", "edited"), ("notes.txt", "mine"), ("csrc/a.cu", None)],
+)
+def test_an_edited_worktree_stays_until_it_is_named(
+    folder: Path, console: Console, name: str, content: str | None
+) -> None:
+    file = folder / WORKTREE / name
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    console.quiet = False
+    cache.clear(console, yes=True, edited=())
+    text = console.export_text()
+    assert f"kept     {folder / WORKTREE}: you have edited {name}" in text
+    assert "--edited vllm-0.32.0" in text
+    left = {name for name in files(folder) if not name.endswith(".lock")}
+    assert "official/0.32.0.json" in left and f"{WORKTREE}/vllm/__init__.py" in left
+    assert all(name.startswith("official/") for name in left)
+    with pytest.raises(UsageError, match="no official worktree vllm-1"):
+        cache.clear(console, yes=True, edited=["vllm-1"])
+    cache.clear(console, yes=True, edited=["vllm-0.32.0"])
+    assert not (folder / "official").exists()
+
+
+def test_what_builds_leave_in_a_worktree_is_no_edit(folder: Path, console: Console) -> None:
+    for name in ("vllm/__pycache__/a.pyc", "build/lib/a.py", "vllm.egg-info/x", "vllm/_C.abi3.so"):
+        (folder / WORKTREE / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / WORKTREE / name).touch()
+    cache.clear(console, yes=True, edited=())
+    assert not (folder / WORKTREE).exists()
+
+
+def test_a_worktree_of_which_nothing_is_known_stays(folder: Path, console: Console) -> None:
+    (folder / "official" / "0.32.0.unpacked.json").unlink()
+    cache.clear(console, yes=True, edited=())
+    assert (folder / WORKTREE / "csrc" / "a.cu").exists()
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
+def test_it_asks(folder: Path, answer: str) -> None:
+    before = files(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench_prep", "cache", "--clear"],
+        input=answer,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"Remove 6.0 MB in {folder}?" in " ".join(done.stdout.split())
+    assert done.stderr.startswith("error: nothing was removed\ntry: ")
+    assert files(folder) >= before
+
+
+def test_it_takes_yes_for_an_answer(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench_prep", "cache", "--clear"], input="y\n", text=True
+    )
+    assert done.returncode == 0
+    assert not (folder / "wheels").exists()
+
+
+def test_it_refuses_while_a_build_runs(folder: Path) -> None:
+    before = files(folder)
+    with locked("build"):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench_prep", "cache", "--clear", "--yes"],
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert "the cache is in use by process " in done.stderr
+    assert files(folder) >= before
+
+
+def test_old_logs_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cachedir, "KEPT_LOGS", 3)
+    for number in range(5):
+        new_log(f"{number}.log").write_text("")
+        (folder / "logs" / f"{number}.log").touch()
+    assert len(files(folder / "logs")) == 3
+    assert (folder / "logs" / "4.log").exists()
