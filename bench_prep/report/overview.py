@@ -82,11 +82,14 @@ def _texts(frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _distinct(frame: pd.DataFrame, name: str) -> set[str]:
-    """The different values of a column. That a foreign file does not state it is none of them."""
+    """The different values of a column. That a foreign file, or one with a schema that did not
+    have it yet, does not state it is none of them.
+    """
     return {
         text
         for text, schema in zip(_texts(frame, name), frame["schema"], strict=True)
-        if text != NONE or (name in BY_NAME and not missing(schema))
+        if text != NONE
+        or (name in BY_NAME and not missing(schema) and schema >= BY_NAME[name].since)
     }
 
 

@@ -27,13 +27,14 @@ Group = Literal["identity", "setting", "result", "environment"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `unit` is empty where there is none."""
+    """One column: `unit` is empty where there is none; `since` is the first version with it."""
 
     name: str
     kind: Kind
     group: Group
     unit: str
     meaning: str
+    since: int = 1
 
 
 def _blocks() -> list[Column]:
@@ -103,16 +104,23 @@ COLUMNS: tuple[Column, ...] = (
         "environment",
         "",
         "the files that are not as in the commit, or in the release where there is no commit",
+        since=2,
     ),
     Column("tree_sha256", "text", "environment", "", "everything that enters the build"),
     Column("wheel_sha256", "text", "environment", "", "the installed wheel"),
     Column("key_sources_sha256", "text", "environment", "", "the compared source files"),
-    Column("against_commit", "text", "environment", "", "the baseline's worktree: its commit"),
-    Column("against_worktree_dirty", "bool", "environment", "", "it has uncommitted changes"),
-    Column("against_worktree_diff_sha256", "text", "environment", "", "its files that differ"),
-    Column("against_tree_sha256", "text", "environment", "", "all that enters its build"),
-    Column("against_wheel_sha256", "text", "environment", "", "its wheel"),
-    Column("against_key_sources_sha256", "text", "environment", "", "its key sources"),
+    Column(
+        "against_commit", "text", "environment", "", "the baseline's worktree: its commit", since=2
+    ),
+    Column(
+        "against_worktree_dirty", "bool", "environment", "", "it has uncommitted changes", since=2
+    ),
+    Column(
+        "against_worktree_diff_sha256", "text", "environment", "", "its files that differ", since=2
+    ),
+    Column("against_tree_sha256", "text", "environment", "", "all that enters its build", since=2),
+    Column("against_wheel_sha256", "text", "environment", "", "its wheel", since=2),
+    Column("against_key_sources_sha256", "text", "environment", "", "its key sources", since=2),
     Column("fastpath_sha256", "text", "environment", "", "our fast path's source files"),
     Column("torch_version", "text", "environment", "", "PyTorch"),
     Column("triton_version", "text", "environment", "", "Triton"),

@@ -56,7 +56,8 @@ def test_help_of_run_names_options_and_units(bench: Bench) -> None:
     ("command", "words"),
     [
         ([], ["run", "verify-install", "build", "report", "--debug", "--version"]),
-        (["verify-install"], ["--worktree", "Exit code 5"]),
+        (["verify-install"], ["--worktree", "--result", "--run", "--json", "Exit code 5"]),
+        (["cache"], ["--clear", "--yes", "--edited"]),
         (["build"], ["--worktree", "--precompiled", "--device", "--install"]),
         (["report"], ["--markdown", "--tpot-ms", "in ms", "files"]),
     ],

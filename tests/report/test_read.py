@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from bench_prep.errors import UsageError
 from bench_prep.report.read import load
-from bench_prep.report.schema import NAMES
+from bench_prep.report.schema import COLUMNS, NAMES
 from bench_prep.report.store import append
 
 HEADER = "baseline_before_ms,candidate_ms,baseline_after_ms"
@@ -137,3 +139,28 @@ def test_own_file_cut_anywhere_is_never_read_as_whole(tmp_path, make_frame) -> N
             continue
         with pytest.raises(UsageError):
             load(cut)
+
+
+OLDER = sorted((Path(__file__).resolve().parents[2] / "results").glob("*.csv"))
+
+
+def without_new_columns(path: Path) -> None:
+    """As a bench-prep with schema 1 wrote it."""
+    frame = pd.read_csv(path, dtype=str).drop(columns=[c.name for c in COLUMNS if c.since > 1])
+    frame.assign(schema="1").to_csv(path, index=False)
+
+
+def test_an_older_schema_is_read_and_what_it_lacks_is_unknown(tmp_path, make_frame) -> None:
+    path = tmp_path / "a.csv"
+    append(path, make_frame(environment={"worktree_diff_sha256": "0" * 64}))
+    assert set(load(path)["worktree_diff_sha256"]) == {"0" * 64}
+    without_new_columns(path)
+    frame = load(path)
+    assert tuple(frame.columns) == NAMES
+    assert set(frame["schema"]) == {1}
+    assert set(frame["worktree_diff_sha256"]) == {""}
+
+
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.name)
+def test_the_committed_results_stay_readable(path: Path) -> None:
+    assert (load(path)["speedup"] > 1).all()

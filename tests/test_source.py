@@ -1,0 +1,116 @@
+"""The provenance columns of a row, for each way in which the timed vLLM can come about."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench_prep import source
+from bench_prep.errors import NotTheWorktree
+from bench_prep.provenance.build import build_wheel
+from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.install import install_wheel, installed_vllm
+from bench_prep.provenance.worktree import open_worktree
+from bench_prep.source import Source, prove_source
+from bench_prep.stages import Stages
+
+from .provenance.conftest import write_parts, write_small_vllm
+from .provenance.test_worktree import git
+
+pytest.importorskip("setuptools")
+UTILS = "vllm/v1/utils.py"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands in for this environment's site-packages, so that nothing of it is replaced."""
+    monkeypatch.setenv("BENCH_PREP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("VLLM_VERSION_OVERRIDE", "0.32.0")
+    folder = tmp_path / "site"
+    monkeypatch.setattr(source, "installed_vllm", lambda: installed_vllm(folder))
+    monkeypatch.setattr(
+        source, "install_wheel", lambda built, update: install_wheel(built, update, site=folder)
+    )
+    return folder
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = write_small_vllm(tmp_path / "tree")
+    (root / ".gitignore").write_text("_version.py\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    return write_parts(tmp_path)
+
+
+def columns(**options: Any) -> dict[str, Any]:
+    stages = Stages(Console(file=io.StringIO()))
+    return prove_source(Source(**options), "cpu", stages)[1]
+
+
+def test_all_three_ways_record_the_same(site: Path, checkout: Path, parts: Path) -> None:
+    (checkout / UTILS).write_text("TWO = 2\n")
+    built = columns(worktree=checkout, precompiled=parts)
+    assert built.pop("compared") is True
+    assert built["worktree_dirty"] is True
+    lengths = {name: len(value) for name, value in built.items() if isinstance(value, str)}
+    assert lengths == {
+        "vllm_commit": 40,
+        "worktree_diff_sha256": 64,
+        "tree_sha256": 64,
+        "wheel_sha256": 64,
+        "key_sources_sha256": 64,
+    }
+    compared = columns(worktree=checkout, build=False)
+    assert compared.pop("compared") is True
+    assert compared == built
+    alone = columns()
+    assert alone.pop("compared") is False
+    assert alone == built
+
+
+def test_a_clean_checkout(site: Path, checkout: Path, parts: Path) -> None:
+    found = columns(worktree=checkout, precompiled=parts)
+    assert found["worktree_dirty"] is False
+    assert found["worktree_diff_sha256"] is None
+
+
+def test_a_source_distribution(site: Path, tmp_path: Path, parts: Path) -> None:
+    root = write_small_vllm(tmp_path / "tree")
+    (root / "vllm" / "_version.py").write_text("__commit_id__ = commit_id = 'g5df63a720'\n")
+    release = dict.fromkeys(open_worktree(root).sources(), "of the release")
+    (cache_dir() / "official").mkdir()
+    (cache_dir() / "official" / "0.32.0.json").write_text(json.dumps(release))
+    found = columns(worktree=root, precompiled=parts)
+    assert found["vllm_commit"] == "5df63a720"
+    assert found["worktree_dirty"] is True
+    assert len(found["worktree_diff_sha256"]) == 64
+
+
+def test_a_vllm_that_was_not_built_here(site: Path, checkout: Path, parts: Path) -> None:
+    install_wheel(build_wheel(open_worktree(checkout), parts, "cpu", print), site=site)
+    shutil.rmtree(cache_dir() / "wheels")
+    found = columns()
+    assert found["wheel_sha256"] and found["key_sources_sha256"]
+    for name in ("vllm_commit", "tree_sha256", "worktree_dirty", "worktree_diff_sha256"):
+        assert found[name] is None
+
+
+def test_another_worktree_is_refused(site: Path, checkout: Path, parts: Path) -> None:
+    columns(worktree=checkout, precompiled=parts)
+    (checkout / UTILS).write_text("TWO = 2\n")
+    with pytest.raises(NotTheWorktree, match="utils"):
+        columns(worktree=checkout, build=False)
+    assert columns(worktree=checkout, precompiled=parts)["worktree_dirty"] is True
