@@ -14,11 +14,15 @@ _PROOF = ("vllm_version", "wheel_sha256", "key_sources_sha256")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One run's proof, by column; empty where the run could not know it."""
+    """One run's proof, by column; empty where the run could not know it.
+
+    `against` is the baseline's, where it was another worktree; empty for a run with one vLLM.
+    """
 
     path: Path
     run: str
     proof: dict[str, str]
+    against: dict[str, str]
 
 
 def read_recorded(path: Path, run_id: str | None) -> Recorded:
@@ -42,10 +46,15 @@ def read_recorded(path: Path, run_id: str | None) -> Recorded:
     if not found:
         known = ", ".join(dict.fromkeys(row["run"] for row in runs))
         raise UsageError(f"{path} has no run {wanted}", f"its runs: {known}")
-    proof = {name: (found[-1].get(name) or "").strip() for name in _PROOF}
+
+    def cell(name: str) -> str:
+        return (found[-1].get(name) or "").strip()
+
+    proof = {name: cell(name) for name in _PROOF}
+    against = {name: cell(f"against_{name}") for name in _PROOF[1:]}
     if not proof["key_sources_sha256"]:
         raise UsageError(
             f"run {wanted} in {path} does not say what it was measured on",
             "give a run that bench-prep run finished",
         )
-    return Recorded(path, wanted, proof)
+    return Recorded(path, wanted, proof, against if against["wheel_sha256"] else {})

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep.errors import Missing, NotTheWorktree
+from bench_prep.provenance.environments import environment_named
 from bench_prep.provenance.install import InstalledVllm, installed_vllm
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
 from bench_prep.provenance.worktree import Worktree, open_worktree
@@ -29,9 +30,10 @@ def verify_install(
     """
     recorded = None if result is None else read_recorded(result, run_id)
     tree = None if worktree is None else open_worktree(worktree)
-    installed = installed_vllm()
-    if installed is None:
-        raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
+    if recorded is not None and recorded.against:
+        installed = _environment(recorded, recorded.proof)
+    else:
+        installed = _installed()
     if as_json:
         verification = fingerprint(installed) if tree is None else verify(tree, installed)
         then = _differences(recorded, installed, verification)
@@ -97,12 +99,46 @@ def as_record(
     }
 
 
+def _installed() -> InstalledVllm:
+    installed = installed_vllm()
+    if installed is None:
+        raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
+    return installed
+
+
+def _environment(recorded: Recorded, proof: dict[str, str]) -> InstalledVllm:
+    """Of a run that compared two worktrees: the environment of one of them."""
+    found = environment_named(proof["wheel_sha256"])
+    if found is None:
+        raise Missing(
+            f"the environment of wheel {proof['wheel_sha256'][:12]}, in which run {recorded.run} "
+            "was made, is no longer in the cache",
+            "measure again with --against",
+        )
+    return found
+
+
 def _differences(
     recorded: Recorded | None, installed: InstalledVllm, verification: Verification
 ) -> list[tuple[str, str, str]]:
     """Column, the run's value, the value now; for what the run recorded."""
     if recorded is None:
         return []
+    differs = _since(recorded.proof, installed, verification)
+    if recorded.against:
+        baseline = _environment(recorded, recorded.against)
+        found = fingerprint(baseline)
+        require_ok(found)
+        differs += [
+            (f"against_{name}", was, now)
+            for name, was, now in _since(recorded.against, baseline, found)
+        ]
+    return differs
+
+
+def _since(
+    proof: dict[str, str], installed: InstalledVllm, verification: Verification
+) -> list[tuple[str, str, str]]:
     now = {
         "vllm_version": installed.version,
         "wheel_sha256": installed.wheel_sha256 or "unknown",
@@ -110,11 +146,11 @@ def _differences(
     }
     differs = [
         (name, was, now[name])
-        for name, was in recorded.proof.items()
+        for name, was in proof.items()
         if was and _comparable(name, was) != _comparable(name, now[name])
     ]
     names = [name for name, _, _ in differs]
-    if names == ["key_sources_sha256"] and recorded.proof["wheel_sha256"] and verification.ok:
+    if names == ["key_sources_sha256"] and proof["wheel_sha256"] and verification.ok:
         # The same wheel, unharmed: only the list of key sources grew or shrank, with what is known
         # of the release.
         return []

@@ -23,7 +23,7 @@ def environment_of(built: BuiltWheel, progress: Progress = lambda _: None) -> In
     Raises:
         Missing: pip could not install it, or the disk is full.
     """
-    place = cache_dir() / "envs" / built.sha256[:32]
+    place = _place(built.sha256)
     if not place.is_dir():
         making = place.with_name(f"making-{place.name}")
         shutil.rmtree(making, ignore_errors=True)  # what an interrupted call left
@@ -37,6 +37,16 @@ def environment_of(built: BuiltWheel, progress: Progress = lambda _: None) -> In
             "clear it: bench-prep cache --clear, and run again",
         )
     return installed
+
+
+def environment_named(wheel_sha256: str) -> InstalledVllm | None:
+    """The environment of the wheel with this hash, where there still is one."""
+    place = _place(wheel_sha256)
+    return installed_vllm(place) if place.is_dir() else None
+
+
+def _place(wheel_sha256: str) -> Path:
+    return cache_dir() / "envs" / wheel_sha256[:32]
 
 
 def site_of(installed: InstalledVllm) -> Path:

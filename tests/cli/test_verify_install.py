@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from bench_prep.measure.records import ARMS, Block, Round
+from bench_prep.provenance.hashes import combined_sha256
 from bench_prep.report.rows import rows
 from bench_prep.report.store import append
 from bench_prep.settings import RunSettings
@@ -106,6 +109,48 @@ class TestResult:
     def test_results_of_an_older_schema(self, bench: Bench) -> None:
         done = bench("verify-install", "--result", RESULTS / "h200-0.26.0.csv")
         done.refused(5, "wheel_sha256 was ")
+
+
+def test_a_run_of_two_worktrees_is_compared_with_their_environments(
+    bench: Bench, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    def make(sha256: str, text: str) -> Path:
+        site = Path(environment["BENCH_PREP_CACHE"]) / "envs" / sha256[:32]
+        info = site / "vllm-0.32.0.dist-info"
+        file = site / "vllm" / "v1" / "utils.py"
+        for folder in (info, file.parent):
+            folder.mkdir(parents=True)
+        file.write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+        (info / "RECORD").write_text(f"vllm/v1/utils.py,sha256={digest.rstrip('=')},{len(text)}\n")
+        origin = {"url": "file:///x.whl", "archive_info": {"hashes": {"sha256": sha256}}}
+        (info / "direct_url.json").write_text(json.dumps(origin))
+        return file
+
+    def combined(text: str) -> str:
+        return combined_sha256({"vllm/v1/utils.py": hashlib.sha256(text.encode()).hexdigest()})
+
+    one, two = "1" * 64, "2" * 64
+    file = make(one, "ONE = 1\n")
+    proof = {
+        "vllm_version": "0.32.0",
+        "wheel_sha256": one,
+        "key_sources_sha256": combined("ONE = 1\n"),
+        "against_wheel_sha256": two,
+        "against_key_sources_sha256": combined("TWO = 2\n"),
+    }
+    write_run(tmp_path / "a.csv", "pair", **proof)
+    done = bench("verify-install", "--result", "a.csv")
+    done.refused(6, f"the environment of wheel {two[:12]}", "is no longer in the cache")
+    other = make(two, "TWO = 2\n")
+    done = bench("verify-install", "--result", "a.csv")
+    assert (done.code, done.err) == (0, "")
+    other.write_text("TWO = 3\n")
+    bench("verify-install", "--result", "a.csv").refused(5, "vllm/v1/utils.py (RECORD differs)")
+    other.write_text("TWO = 2\n")
+    file.unlink()
+    assert bench("verify-install", "--result", "a.csv").code == 5
 
 
 def test_files_without_an_answer(bench: Bench, tmp_path: Path) -> None:
