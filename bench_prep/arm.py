@@ -5,7 +5,7 @@ Its commands and what it answers, one event each:
     digests                     `digests`: a digest or the text of everything that can be compared
     save FILE / load FILE       `ready`: the bytes of all buffers, written or taken over
     restart STRETCH             `ready`: the request is put before the first step of a stretch
-    step                        `digests` after one step
+    step                        `digests` of one step, where the forward pass would read them
     block                       `block`: the samples of one timed block, then `digests` of its end
     locate PATH FILE            `difference` to a file saved by the other arm
 """
@@ -128,8 +128,10 @@ class _Arm:
         return {"event": "ready"}
 
     def _step(self) -> dict[str, Any]:
-        self._result = self._decoder.step()
-        return self._digests()
+        self._result = self._decoder.prepare_step()
+        digests = self._digests()
+        self._decoder.after()
+        return digests
 
     def _block(self) -> dict[str, Any]:
         from bench_prep.measure.clocks import time_block

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from bench_prep.errors import REPORT_FAULT, BenchPrepError, Missing, NotTheWorktree
 from bench_prep.provenance.bytecode import compile_from_source
 from bench_prep.provenance.child import emit, read_job
+from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.settings import RunSettings
 
 
@@ -153,6 +154,8 @@ def environment(version: str, runner: Any) -> dict[str, Any]:
     from bench_prep.measure.machine import cpu_model, driver_version, triton_version
 
     cpu = runner.device.type == "cpu"
+    fastpath = Path(__file__).with_name("fastpath")
+    files = [path for path in fastpath.iterdir() if path.suffix in (".py", ".json")]
     hip = getattr(torch.version, "hip", None)
     return {
         "vllm_version": version,
@@ -163,4 +166,5 @@ def environment(version: str, runner: Any) -> dict[str, Any]:
         "device_name": cpu_model() if cpu else torch.cuda.get_device_name(runner.device),
         "driver": None if cpu else driver_version(),
         "cpu_model": cpu_model(),
+        "fastpath_sha256": combined_sha256({path.name: file_sha256(path) for path in files}),
     }

@@ -13,10 +13,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from bench_prep.errors import BenchPrepError, Missing, UsageError
 from bench_prep.settings import OUR_CANDIDATE
+
+
+def require_findable(name: str) -> None:
+    """Before anything that takes long: the candidate's module or file is there; nothing is run."""
+    where = name.rpartition(":")[0]
+    try:
+        found = Path(where).is_file() if where.endswith(".py") else importlib.util.find_spec(where)
+    except (ImportError, ValueError) as error:
+        raise _cannot_be_loaded(name, error) from error
+    if not found:
+        raise _cannot_be_loaded(name, ModuleNotFoundError(f"No module named {where!r}"))
 
 
 def load_factory(name: str) -> Callable[[Any], Any]:
@@ -36,12 +48,16 @@ def load_factory(name: str) -> Callable[[Any], Any]:
         if not callable(factory):
             raise TypeError(f"{attribute} cannot be called")
     except Exception as error:
-        raise UsageError(
-            f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
-            "give file.py:attribute, or module:attribute of an installed module, of a function "
-            "that takes the runner",
-        ) from error
+        raise _cannot_be_loaded(name, error) from error
     return factory  # type: ignore[no-any-return]
+
+
+def _cannot_be_loaded(name: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
+        "give file.py:attribute, or module:attribute of an installed module, of a function "
+        "that takes the runner",
+    )
 
 
 def attach(name: str, factory: Callable[[Any], Any], runner: Any) -> Callable[[Any, Any], Any]:
@@ -86,6 +102,42 @@ def _raised(name: str, error: Exception) -> UsageError:
         f"({Path(last.filename).name}, line {last.lineno})",
         "mend the candidate; bench-prep --debug run ... shows the whole traceback",
     )
+
+
+class VllmCode:
+    """The functions of vLLM's modules and classes, which both arms run.
+
+    A candidate that replaced one of them would change its own yardstick.
+    """
+
+    def __init__(self) -> None:
+        self._before = dict(_functions())
+
+    def require_untouched(self, name: str) -> None:
+        """Refuse candidate `name` if a function is not the one that it was.
+
+        Raises:
+            UsageError: naming the first such function.
+        """
+        for where, function in _functions():
+            if self._before.get(where, function) is not function:
+                raise UsageError(
+                    f"--candidate {name} replaces vLLM's own {where}, which the baseline runs too",
+                    "change the candidate's runner alone, or change a worktree and use --against",
+                )
+
+
+def _functions() -> Iterator[tuple[str, Any]]:
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] != "vllm":
+            continue
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType):
+                yield f"{module_name}.{name}", value
+            elif isinstance(value, type) and value.__module__ == module_name:
+                for method, function in list(vars(value).items()):
+                    if callable(function) or isinstance(function, (staticmethod, classmethod)):
+                        yield f"{module_name}.{name}.{method}", function
 
 
 def require_dispatched(candidate: Any) -> None:

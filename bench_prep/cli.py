@@ -174,6 +174,9 @@ def verify_install(
     run_id: Annotated[
         str | None, typer.Option("--run", help="Run in --result. Default: the last one.")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Content of compiled parts too, not only their size.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; the README names its keys.")
     ] = False,
@@ -181,7 +184,7 @@ def verify_install(
     """Is the installed vLLM this worktree? Exit code 5, with files and reasons, if it is not."""
     from bench_prep.verify_install import verify_install as check
 
-    check(worktree, result, run_id, as_json, _console)
+    check(worktree, result, run_id, whole=whole, as_json=as_json, console=_console)
 
 
 @app.command()

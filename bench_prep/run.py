@@ -25,7 +25,6 @@ from bench_prep.errors import (
 )
 from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
-from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.report.rows import rows
 from bench_prep.report.store import append, check_writable, steps_path, write_steps
 from bench_prep.report.tables import result_view
@@ -62,7 +61,6 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         time = partial(time_worktrees, settings, baseline, candidate)
     provenance |= {
         "bench_prep_version": __version__,
-        "fastpath_sha256": _fastpath_sha256(),
         "command": command,
     }
     log = new_log(f"run-{run_id}.log")
@@ -84,9 +82,11 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             run_id=run_id,
             started=started,
         )
-        # Shown first: what was measured must not be lost with a disk that fills at the end.
-        console.print(result_view(frame))
-        steps = _store(output, frame, run_id, progress.rounds)
+        # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
+        try:
+            steps = _store(output, frame, run_id, progress.rounds)
+        finally:
+            console.print(result_view(frame))
     stages.passed("result", f"{output}; every step in {steps.name}")
     if interrupted:
         return EXIT_INTERRUPTED
@@ -123,9 +123,3 @@ def _store(output: Path, frame: Any, run_id: str, finished: list[Round]) -> Path
         steps.unlink(missing_ok=True)
         raise
     return steps
-
-
-def _fastpath_sha256() -> str:
-    folder = Path(__file__).with_name("fastpath")
-    files = [path for path in folder.iterdir() if path.suffix in (".py", ".json")]
-    return combined_sha256({path.name: file_sha256(path) for path in files})

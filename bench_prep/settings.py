@@ -28,12 +28,12 @@ class RunSettings(BaseModel):
     block_sizes: tuple[int, ...] = (16, 16)
     mrope: bool = False
     prompt_embeds: bool = False
-    warmup: int = Field(100, ge=0)
-    iters: int = Field(2000, ge=1)
-    rounds: int = Field(7, ge=1)
+    warmup: int = Field(100, ge=0, le=1_000_000)
+    iters: int = Field(2000, ge=1, le=1_000_000)
+    rounds: int = Field(7, ge=1, le=10_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     candidate: str = OUR_CANDIDATE
-    tpot_ms: float | None = Field(None, gt=0)
+    tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @field_validator("block_sizes", mode="before")
     @classmethod

@@ -60,7 +60,7 @@ def prove_source(
         stages.passed("wheel", f"none built: vLLM {installed.version} is timed as installed")
     elif built is None:
         stages.passed("wheel", f"none built (--no-build): vLLM {installed.version} as installed")
-    verification = check_sources(worktree, installed, stages)
+    verification = check_sources(worktree, installed, stages, whole=True)
     columns = _of_worktree(worktree) if worktree else _of_installed(installed)
     return installed, columns | {
         "compared": worktree is not None,
@@ -98,7 +98,7 @@ def prove_worktrees(
             f"{path}: {built.path.name} {made}, in an environment of its own; "
             f"SHA-256 {built.sha256[:12]}",
         )
-        verification = check_sources(worktree, installed, stages)
+        verification = check_sources(worktree, installed, stages, whole=True)
         columns = _of_worktree(worktree) | {
             "tree_sha256": built.tree_hash,
             "wheel_sha256": built.sha256,
@@ -160,14 +160,17 @@ def build_only(
 
 
 def check_sources(
-    worktree: Worktree | None, installed: InstalledVllm, stages: Stages
+    worktree: Worktree | None, installed: InstalledVllm, stages: Stages, *, whole: bool
 ) -> Verification:
-    """Stage `sources`: is the installed package the worktree?
+    """Stage `sources`: is the installed package the worktree? `whole`: compiled parts too.
 
     Raises:
         NotTheWorktree: after a table of the differing files.
     """
-    verification = fingerprint(installed) if worktree is None else verify(worktree, installed)
+    if worktree is None:
+        verification = fingerprint(installed, whole=whole)
+    else:
+        verification = verify(worktree, installed, whole=whole)
     try:
         require_ok(verification)
     except NotTheWorktree:

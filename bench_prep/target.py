@@ -12,6 +12,9 @@ from bench_prep.errors import Missing
 #: vLLM otherwise recognises it by its version string only.
 _ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0", "HF_HUB_OFFLINE": "1"}
 _CPU_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
+#: No plugin: one could replace what is timed, in both arms alike. A platform that is a plugin is
+#: named by the user, in this same variable of vLLM's.
+_DEFAULTS = {"VLLM_PLUGINS": ""}
 #: The preparation has nothing to do in parallel. With more threads vLLM's loops in C++ wait for
 #: busy cores, milliseconds at a time, which would only make the baseline look slow.
 _CPU_DEFAULTS = {"OMP_NUM_THREADS": "1"}
@@ -49,7 +52,6 @@ def target_device(device: str) -> str | None:
 
 def child_environment(device: str) -> dict[str, str]:
     """The environment variables that vLLM must find when the timing process imports it."""
-    if not is_cpu(device):
-        return dict(_ENVIRONMENT)
-    given = {name: os.environ.get(name, value) for name, value in _CPU_DEFAULTS.items()}
-    return _ENVIRONMENT | _CPU_ENVIRONMENT | given
+    defaults = _DEFAULTS | (_CPU_DEFAULTS if is_cpu(device) else {})
+    given = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    return _ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu(device) else {}) | given

@@ -19,9 +19,17 @@ from bench_prep.stages import Stages
 
 
 def verify_install(
-    worktree: Path | None, result: Path | None, run_id: str | None, as_json: bool, console: Console
+    worktree: Path | None,
+    result: Path | None,
+    run_id: str | None,
+    *,
+    whole: bool,
+    as_json: bool,
+    console: Console,
 ) -> None:
     """Compare the installed vLLM with a worktree, and with the run of a result file.
+
+    `whole`: the content of compiled parts and data too, not only their size.
 
     Raises:
         NotTheWorktree: it is another; what differs has been shown, as a table or as JSON.
@@ -35,13 +43,16 @@ def verify_install(
     else:
         installed = _installed()
     if as_json:
-        verification = fingerprint(installed) if tree is None else verify(tree, installed)
+        if tree is None:
+            verification = fingerprint(installed, whole=whole)
+        else:
+            verification = verify(tree, installed, whole=whole)
         then = _differences(recorded, installed, verification)
         console.print_json(json.dumps(as_record(tree, installed, verification, recorded, then)))
         require_ok(verification)
     else:
         stages = Stages(console)
-        verification = check_sources(tree, installed, stages)
+        verification = check_sources(tree, installed, stages, whole=whole)
         then = _differences(recorded, installed, verification)
         if recorded is not None and not then:
             stages.passed("result", f"the vLLM of run {recorded.run} in {recorded.path}")

@@ -11,10 +11,12 @@ from typing import Any
 from bench_prep.bringup import bring_up, do_job, environment, import_vllm
 from bench_prep.candidate import (
     DispatchedShare,
+    VllmCode,
     attach,
     load_factory,
     own_errors,
     require_dispatched,
+    require_findable,
 )
 from bench_prep.provenance.child import emit
 from bench_prep.settings import RunSettings
@@ -34,10 +36,12 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     from bench_prep.measure.clocks import CudaDevice
     from bench_prep.measure.plan import rounds
 
-    factory = load_factory(settings.candidate)
+    require_findable(settings.candidate)
     baseline_runner, runner = bring_up(settings, version, package_dir, 2)
-    own_path = baseline_runner._prepare_inputs  # before a candidate can replace it in the class
-    candidate = attach(settings.candidate, factory, runner)
+    code = VllmCode()  # before anything of the candidate runs
+    own_path = baseline_runner._prepare_inputs
+    candidate = attach(settings.candidate, load_factory(settings.candidate), runner)
+    code.require_untouched(settings.candidate)
     emit({"event": "state", "environment": environment(version, baseline_runner)})
 
     def workload(position: int, last: int | None = None) -> Workload:
@@ -79,6 +83,7 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
             device=device,
             after_block=after_block,
         ):
+            code.require_untouched(settings.candidate)
             emit({"event": "round", "round": one.to_json(), "dispatched_pct": share.percent()})
 
 

@@ -45,7 +45,8 @@ find_python() {
     local candidate
     for candidate in ${BENCH_PREP_PYTHON:-python3 python3.13 python3.12 python3.11}; do
         if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
-            command -v "$candidate"
+            # Not .venv's own, which is first in the path of somebody who has activated it.
+            "$candidate" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))'
             return
         fi
     done

@@ -34,8 +34,12 @@ def prove_equal(baseline: Decoder, candidate: Decoder, workloads: list[Workload]
             decoder.restart()
         places = addresses(baseline.runner), addresses(candidate.runner)
         for position in range(work.position, work.last_position + 1):
-            results = baseline.step(), candidate.step()
+            # Where the forward pass would read it, and where the next step finds it.
+            results = baseline.prepare_step(), candidate.prepare_step()
             compare(baseline, candidate, f"at position {position}", results, places)
+            for decoder in (baseline, candidate):
+                decoder.after()
+            compare(baseline, candidate, f"after position {position}", results, places)
             steps += 1
             boundaries += work.boundaries(position)
     return EqualityProof(steps, boundaries)

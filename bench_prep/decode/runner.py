@@ -45,12 +45,6 @@ def make_runners(settings: RunSettings, count: int) -> list[Any]:
     return runners
 
 
-def synchronize(runner: Any) -> None:
-    """Wait for the runner's device; returns at once on the CPU platform."""
-    if runner.device.type != "cpu":
-        torch.cuda.synchronize(runner.device)
-
-
 def _engine_config(settings: RunSettings, folder: Path) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from bench_prep.decode.model import VOCAB_SIZE
-from bench_prep.decode.runner import synchronize
 from bench_prep.settings import RunSettings
 
 Prepare = Callable[[Any, Any], Any]
@@ -119,7 +118,8 @@ class Decoder:
         work = self.workload
         new = NewRequestData(
             req_id=REQUEST_ID,
-            prompt_token_ids=work.prompt_token_ids,
+            # A list of its own: nothing that one runner does to it may reach the other.
+            prompt_token_ids=work.prompt_token_ids and list(work.prompt_token_ids),
             prompt_embeds=work.prompt_embeds,
             mm_features=[],
             sampling_params=SamplingParams(temperature=0.0, max_tokens=None),
@@ -187,16 +187,22 @@ class Decoder:
             self._output, SamplerOutput(token, None), None, self._hidden, 1
         )
 
+    @torch.inference_mode()
+    def prepare_step(self) -> Any:
+        """The untimed step up to the forward pass; returns what the preparation returned."""
+        self.before()
+        return self.call()
+
     def step(self) -> Any:
         """One whole untimed step; returns what the preparation returned."""
-        self.before()
-        with torch.inference_mode():
-            result = self.call()
+        result = self.prepare_step()
         self.after()
         return result
 
     def synchronize(self) -> None:
-        synchronize(self.runner)
+        """Wait for the stream on which the forward pass would be launched, and no other."""
+        if self.runner.device.type != "cpu":
+            torch.cuda.current_stream(self.runner.device).synchronize()
 
 
 def _scheduler_output(**fields: Any) -> Any:

@@ -195,11 +195,16 @@ def share_of_step(saved_ms: float, tpot_ms: float) -> float:
 
 
 def doubts(
-    drift: float, reduction: float, speedup_low: float | None, speedup_high: float | None
+    drift: float,
+    reduction: float,
+    speedup_low: float | None,
+    speedup_high: float | None,
+    blocks_ms: tuple[float, float, float],
 ) -> tuple[str, ...]:
     """Why these figures settle nothing, one clause each; empty when they do (see `verdict`).
 
-    `drift` and `reduction` are fractions; the ends of the speedup's interval are ratios, or None.
+    `drift` and `reduction` are fractions; the ends of the speedup's interval are ratios, or None;
+    `blocks_ms` are the medians of `baseline_before`, `candidate` and `baseline_after`.
     """
     found = []
     if drift > abs(reduction):
@@ -214,6 +219,10 @@ def doubts(
         )
     if reduction == 0:
         found.append("the candidate takes exactly as long as the baseline")
+    before_ms, candidate_ms, after_ms = blocks_ms
+    if reduction < 0 and candidate_ms <= max(before_ms, after_ms):
+        # Against the faster of two blocks an equal candidate looks slower two times in three.
+        found.append("the candidate is not slower than both of the baseline's blocks")
     return tuple(found)
 
 
@@ -222,13 +231,20 @@ def verdict(figures: Figures, equal: bool) -> Verdict:
 
     1. `different` if the outputs are not equal, whatever the times are.
     2. `inconclusive` if the median drift is larger than the effect (|reduction|), or the
-       95 % interval of the speedup contains 1, or the effect is exactly zero. Below
-       `ROUNDS_FOR_INTERVAL` rounds there is no interval, and the drift alone decides.
+       95 % interval of the speedup contains 1, or the effect is exactly zero, or the
+       candidate looks slower but is not slower than both of the baseline's blocks. Below
+       `ROUNDS_FOR_INTERVAL` rounds there is no interval.
     3. otherwise `faster` if the speedup is above 1, `slower` if it is below.
     """
     if not equal:
         return "different"
     speedup = figures.speedup
-    if doubts(figures.drift.median, figures.reduction.median, speedup.low, speedup.high):
+    blocks_ms = (
+        figures.baseline_before_ms.median,
+        figures.candidate_ms.median,
+        figures.baseline_after_ms.median,
+    )
+    drift, reduction = figures.drift.median, figures.reduction.median
+    if doubts(drift, reduction, speedup.low, speedup.high, blocks_ms):
         return "inconclusive"
     return "faster" if speedup.median > 1 else "slower"

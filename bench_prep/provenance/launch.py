@@ -19,8 +19,9 @@ from typing import Any
 from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.provenance.child import EVENTS_FD
 
-#: Each of these can put other modules in front of the installed ones.
-REMOVED_FROM_ENVIRONMENT = ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONUSERBASE")
+#: Settings of the interpreter can put other modules in front of the installed ones, or slow what
+#: is timed (`PYTHONTRACEMALLOC`); the child gets these alone.
+PYTHON_SETTINGS = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
 _LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
 _GRACE_S = 5.0
 
@@ -125,9 +126,9 @@ def _close_quietly(stream: Any) -> None:
 
 
 def isolated_environment(extra: dict[str, str]) -> dict[str, str]:
-    """This process's environment with `extra`, without what can shadow installed modules."""
-    wanted = os.environ | extra | {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
-    return {name: value for name, value in wanted.items() if name not in REMOVED_FROM_ENVIRONMENT}
+    """This process's environment with `extra`, and no other setting of Python than our own."""
+    wanted = {n: v for n, v in (os.environ | extra).items() if not n.startswith("PYTHON")}
+    return wanted | PYTHON_SETTINGS
 
 
 @contextmanager

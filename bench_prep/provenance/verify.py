@@ -80,21 +80,28 @@ class Verification:
 
 
 def verify(
-    worktree: Worktree, installed: InstalledVllm, extra_keys: Iterable[str] = ()
+    worktree: Worktree,
+    installed: InstalledVllm,
+    extra_keys: Iterable[str] = (),
+    *,
+    whole: bool = False,
 ) -> Verification:
     """Compare the worktree's Python files with the installed ones and with the wheel's RECORD.
 
     Key sources are those of `KEY_SOURCES` that exist, `extra_keys`, and every file that differs
     from the version's release where that release was fetched. Files that vLLM's build makes are
     compared with RECORD alone. Where the wheel is in the cache, RECORD is compared with its own.
+    Of compiled parts and data the size is compared, and with `whole` the content.
     """
     sources = {name: file_sha256(path) for name, path in worktree.python_sources().items()}
-    return _verification(sources, worktree, installed, extra_keys)
+    return _verification(sources, worktree, installed, extra_keys, whole)
 
 
-def fingerprint(installed: InstalledVllm, extra_keys: Iterable[str] = ()) -> Verification:
+def fingerprint(
+    installed: InstalledVllm, extra_keys: Iterable[str] = (), *, whole: bool = False
+) -> Verification:
     """The same hashes for an installed vLLM that is compared with no worktree, only with RECORD."""
-    return _verification(None, None, installed, extra_keys)
+    return _verification(None, None, installed, extra_keys, whole)
 
 
 def require_ok(verification: Verification) -> None:
@@ -123,6 +130,7 @@ def _verification(
     worktree: Worktree | None,
     installed: InstalledVllm,
     extra_keys: Iterable[str],
+    whole: bool,
 ) -> Verification:
     record = _read_record(installed)
     known = known_wheel(installed.wheel_sha256)
@@ -144,11 +152,11 @@ def _verification(
         )
         for name in sorted({*compared, *present, *filter(is_package_source, listed), *keys})
     ]
-    # Compiled parts and data are large: their size is compared, not their content.
+    # Compiled parts and data are large: reading all of them takes a second or more.
     checks += [
         FileCheck(name, None, None, entry.sha256, False, problem)
         for name, entry in sorted({**(found.own_record or {}), **record}.items())
-        if not is_package_source(name) and (problem := _size_problem(name, entry, found))
+        if not is_package_source(name) and (problem := _other_problem(name, entry, found, whole))
     ]
     checks.sort(key=lambda check: not check.key)
     return Verification(
@@ -263,11 +271,13 @@ def _same_text(source: Path, name: str, installed: InstalledVllm) -> bool:
     return lines(source) == lines(installed.package_dir.parent / name)
 
 
-def _size_problem(name: str, entry: RecordEntry, found: _Found) -> str:
+def _other_problem(name: str, entry: RecordEntry, found: _Found, whole: bool) -> str:
+    path = found.installed.package_dir.parent / name
     try:
-        size = (found.installed.package_dir.parent / name).stat().st_size
+        same = path.stat().st_size == entry.size
+        same = same and (not whole or file_sha256(path) == entry.sha256)
     except OSError:
         return "missing"
-    if size != entry.size:
+    if not same:
         return "RECORD differs"
     return "RECORD edited" if found.record_edited(name) else ""

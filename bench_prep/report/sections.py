@@ -157,6 +157,7 @@ def why_inconclusive(row: pd.Series[Any]) -> str:
         row["reduction_pct"] / 100,
         None if missing(low) else low,
         None if missing(high) else high,
+        (row["baseline_before_ms"], row["candidate_ms"], row["baseline_after_ms"]),
     )
     return " and ".join(found) or "the file says so"
 

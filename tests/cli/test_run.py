@@ -138,8 +138,35 @@ def test_a_wrong_slot_is_caught(bench: Bench, tmp_path: Path) -> None:
             ["left every step to vLLM's own path", "not today"],
         ),
         ("def attach(runner):\n    return 3\n", 2, ["returned int, which cannot be called"]),
+        (
+            "def attach(runner):\n"
+            "    from vllm.v1.worker.block_table import BlockTable\n"
+            "    BlockTable.compute_slot_mapping = lambda *arguments: None\n"
+            "    return runner._prepare_inputs\n",
+            2,
+            ["replaces vLLM's own vllm.v1.worker.block_table.BlockTable.compute_slot_mapping"],
+        ),
+        (
+            "def attach(runner):\n"
+            "    own, book, later = runner._prepare_inputs, runner._bookkeeping_sync, []\n"
+            "    result = []\n"
+            "    def prepare(output, scheduled):\n"
+            "        if not result:\n"
+            "            result.append(own(output, scheduled))\n"
+            "        else:\n"
+            "            later.append((output, scheduled))\n"
+            "        return result[0]\n"
+            "    def bookkeeping(*arguments):\n"
+            "        while later:\n"
+            "            own(*later.pop())\n"
+            "        return book(*arguments)\n"
+            "    runner._bookkeeping_sync = bookkeeping\n"
+            "    return prepare\n",
+            3,
+            ["outputs differ at position 24576"],
+        ),
     ],
-    ids=["raises", "prepares nothing", "not callable"],
+    ids=["raises", "prepares nothing", "not callable", "changes both arms", "works after the step"],
 )
 def test_a_candidate_that_cannot_be_timed(
     bench: Bench, tmp_path: Path, text: str, code: int, words: list[str]

@@ -187,8 +187,18 @@ def test_interval_that_contains_one_is_inconclusive_without_drift() -> None:
 
 
 def test_doubts_name_their_numbers() -> None:
-    drifted, contained = doubts(0.05, 0.01, 0.99, 1.03)
+    drifted, contained = doubts(0.05, 0.01, 0.99, 1.03, (1.0, 0.99, 1.05))
     assert "5.00 %" in drifted and "1.00 %" in drifted
     assert "0.9900x to 1.0300x" in contained
-    assert doubts(0.05, 0.5, 1.9, 2.1) == ()
-    assert doubts(0.05, -0.5, None, None) == ()
+    assert doubts(0.05, 0.5, 1.9, 2.1, (1.0, 0.5, 1.05)) == ()
+    assert doubts(0.05, -0.5, None, None, (1.0, 1.5, 1.05)) == ()
+
+
+def test_an_equal_candidate_between_two_blocks_is_not_slower() -> None:
+    """It loses against the faster block in every round, and against the other one in none."""
+    figures = over_rounds([compare(1.000, 1.004, 1.008)] * 7)
+    assert figures.speedup.high is not None and figures.speedup.high < 1
+    assert verdict(figures, equal=True) == "inconclusive"
+    slower = over_rounds([compare(1.000, 1.020, 1.008)] * 7)
+    assert verdict(slower, equal=True) == "slower"
+

@@ -56,10 +56,12 @@ class Case:
     def worktree(self) -> Worktree:
         return open_worktree(self.root)
 
-    def verify(self, alone: bool = False) -> Verification:
+    def verify(self, alone: bool = False, whole: bool = False) -> Verification:
         installed = installed_vllm(self.site)
         assert installed is not None
-        return fingerprint(installed) if alone else verify.verify(self.worktree(), installed)
+        if alone:
+            return fingerprint(installed, whole=whole)
+        return verify.verify(self.worktree(), installed, whole=whole)
 
 
 @pytest.fixture
@@ -180,6 +182,18 @@ def test_an_edit_is_named(case: Case, name: str) -> None:
         assert error.value.exit_code == 5
         for path, problem in expected.items():
             assert f"{path} ({problem})" in error.value.message
+
+
+def test_an_edited_compiled_part(case: Case) -> None:
+    part = case.site / "vllm" / "spinloop.abi3.so"
+    case.edit(part, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+    require_ok(case.verify())  # the size alone is compared, for speed
+    found = case.verify(whole=True)
+    assert {check.path: check.problem for check in found.wrong} == {
+        "vllm/spinloop.abi3.so": "RECORD differs"
+    }
+    case.edit(part, lambda content: content + b"more")
+    assert [check.path for check in case.verify().wrong] == ["vllm/spinloop.abi3.so"]
 
 
 def test_a_linked_worktree(case: Case, tmp_path: Path) -> None:
