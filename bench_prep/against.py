@@ -17,9 +17,8 @@ from typing import Any
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, Missing, OutputsDiffer
 from bench_prep.measure.records import ARMS, Arm, Block, Round
-from bench_prep.provenance.environments import site_of
-from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.launch import Child, launched
+from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
 from bench_prep.target import child_environment
 
@@ -70,8 +69,8 @@ def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
 
 def compare_worktrees(
     settings: RunSettings,
-    baseline: InstalledVllm,
-    candidate: InstalledVllm,
+    baseline: Verification,
+    candidate: Verification,
     logs: tuple[Path, Path],
     on_event: Callable[[dict[str, Any]], None],
 ) -> None:
@@ -86,11 +85,12 @@ def compare_worktrees(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-prep-state-")))
 
-        def start(name: str, installed: InstalledVllm, log: Path) -> _Process:
+        def start(name: str, verified: Verification, log: Path) -> _Process:
             job = {
                 "settings": settings.model_dump(mode="json"),
-                "package_dir": str(installed.package_dir),
-                "site": str(site_of(installed)),
+                "package_dir": str(verified.package_dir),
+                "hashes": verified.python_hashes,
+                "site": str(verified.package_dir.parent),
             }
             child = stack.enter_context(
                 launched("bench_prep.arm", job, child_environment(settings.device), log)

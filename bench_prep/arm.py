@@ -26,7 +26,7 @@ def _work(job: dict[str, Any]) -> None:
     sys.path.insert(0, job["site"])
     settings = RunSettings(**job["settings"])
     version = import_vllm(job["package_dir"])
-    (runner,) = bring_up(settings, version, job["package_dir"], 1)
+    (runner,) = bring_up(settings, version, job, 1)
     arm = _Arm(settings, runner)
     emit(
         {

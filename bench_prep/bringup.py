@@ -46,22 +46,22 @@ def _emit_error(exit_code: int, message: str, remedy: str) -> None:
     )
 
 
-def bring_up(settings: RunSettings, version: str, package_dir: str | None, count: int) -> list[Any]:
+def bring_up(settings: RunSettings, version: str, job: dict[str, Any], count: int) -> list[Any]:
     """`count` equal runners of the verified package, whose `version` has been imported.
 
     Raises:
-        NotTheWorktree: a vLLM module was imported from elsewhere.
+        NotTheWorktree: what was imported is not what was verified.
         Missing: no device, or a vLLM that is not supported.
     """
     _check_torch(settings.device)
     runners = _make_runners(settings, version, count)
-    _check_origin(package_dir)
+    _check_imported(Path(job["package_dir"]), job["hashes"])
     _check_platform(settings.device, runners[0].device.type)
     return runners
 
 
-def import_vllm(package_dir: str | None) -> str:
-    """Import vLLM and return its version; None: whichever is installed.
+def import_vllm(package_dir: str) -> str:
+    """Import vLLM and return its version.
 
     Raises:
         NotTheWorktree: Python imports another vLLM than the verified package.
@@ -86,7 +86,7 @@ def import_vllm(package_dir: str | None) -> str:
         raise NotTheWorktree(
             "vllm is a namespace package, without an __init__.py", "remove the stray vllm folder"
         )
-    if package_dir is not None and Path(origin).resolve().parent != Path(package_dir).resolve():
+    if Path(origin).resolve().parent != Path(package_dir).resolve():
         raise NotTheWorktree(
             f"Python imports vLLM from {Path(origin).parent}, not from the verified {package_dir}",
             "remove the other vllm from the environment's path",
@@ -95,17 +95,23 @@ def import_vllm(package_dir: str | None) -> str:
     return str(vllm.__version__)
 
 
-def _check_origin(package_dir: str | None) -> None:
-    """After the runner is made: every imported vLLM module is a file of the verified package."""
-    if package_dir is None:
-        return
-    root = Path(package_dir).resolve()
+def _check_imported(package_dir: Path, hashes: dict[str, str]) -> None:
+    """Every imported vLLM module is a file of the verified package, and still that file."""
+    root = package_dir.resolve().parent
     for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None) if name.startswith("vllm.") else None
-        if origin and not Path(origin).resolve().is_relative_to(root):
+        origin = getattr(module, "__file__", None) if name.partition(".")[0] == "vllm" else None
+        if not origin:
+            continue
+        path = Path(origin).resolve()
+        if not path.is_relative_to(package_dir.resolve()):
             raise NotTheWorktree(
                 f"{name} was imported from {origin}, not from the verified {package_dir}",
                 "remove the other vllm from the environment's path",
+            )
+        relative = path.relative_to(root).as_posix()
+        if path.suffix == ".py" and file_sha256(path) != hashes.get(relative):
+            raise NotTheWorktree(
+                f"{relative} changed after it was verified", "run the command again"
             )
 
 

@@ -48,8 +48,8 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if source.against is None:
-        installed, provenance = prove_source(source, settings.device, stages)
-        time = partial(time_candidate, settings, installed)
+        verified, provenance = prove_source(source, settings.device, stages)
+        time = partial(time_candidate, settings, verified)
     else:
         if settings.candidate != OUR_CANDIDATE:
             raise UsageError(

@@ -39,8 +39,8 @@ class Source:
 
 def prove_source(
     source: Source, device: str, stages: Stages
-) -> tuple[InstalledVllm, dict[str, Any]]:
-    """Stages `wheel` and `sources`: the installed vLLM, and the provenance columns.
+) -> tuple[Verification, dict[str, Any]]:
+    """Stages `wheel` and `sources`: the verified vLLM, and the provenance columns.
 
     Raises:
         NotTheWorktree: after a table of the differing files.
@@ -62,7 +62,7 @@ def prove_source(
         stages.passed("wheel", f"none built (--no-build): vLLM {installed.version} as installed")
     verification = check_sources(worktree, installed, stages, whole=True)
     columns = _of_worktree(worktree) if worktree else _of_installed(installed)
-    return installed, columns | {
+    return verification, columns | {
         "compared": worktree is not None,
         "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
         "key_sources_sha256": verification.key_sources_sha256,
@@ -71,7 +71,7 @@ def prove_source(
 
 def prove_worktrees(
     source: Source, device: str, stages: Stages
-) -> tuple[InstalledVllm, InstalledVllm, dict[str, Any]]:
+) -> tuple[Verification, Verification, dict[str, Any]]:
     """The same stages for `source.against` and `source.worktree`, each in its own environment.
 
     Returns the baseline's and the candidate's vLLM, and the provenance columns of both.
@@ -89,6 +89,7 @@ def prove_worktrees(
     found = []
     for path in (source.against, source.worktree):
         worktree = open_worktree(path)
+        require_compiled(worktree, source.precompiled)
         with stages.running("wheel") as update:
             built = build_wheel(worktree, source.precompiled, target_device(device), update)
             installed = environment_of(built, update)
@@ -104,7 +105,7 @@ def prove_worktrees(
             "wheel_sha256": built.sha256,
             "key_sources_sha256": verification.key_sources_sha256,
         }
-        found.append((installed, columns))
+        found.append((verification, columns))
     (baseline, of_baseline), (candidate, of_candidate) = found
     against = {f"against_{name.removeprefix('vllm_')}": v for name, v in of_baseline.items()}
     return baseline, candidate, of_candidate | against | {"compared": True}
@@ -137,6 +138,7 @@ def build_and_install(
     worktree: Worktree, precompiled: Path | None, device: str, stages: Stages
 ) -> BuiltWheel:
     """Stage `wheel`: the worktree's wheel, built or reused, and installed."""
+    require_compiled(worktree, precompiled)
     with stages.running("wheel") as update:
         built = build_wheel(worktree, precompiled, target_device(device), update)
         fresh = install_wheel(built, update)
@@ -146,6 +148,29 @@ def build_and_install(
     return built
 
 
+def require_compiled(worktree: Worktree, precompiled: Path | None) -> None:
+    """Refuse a worktree whose edits to compiled sources would not be what is timed.
+
+    Raises:
+        NotTheWorktree: such sources differ from the commit or release, and the compiled parts are
+            those of a wheel.
+    """
+    differs = difference(worktree) if precompiled is not None else None
+    edited = [name for name in (differs.files if differs else ()) if _is_compiled(name)]
+    if edited:
+        more = f" and {len(edited) - 1} more" if edited[1:] else ""
+        raise NotTheWorktree(
+            f"{edited[0]}{more} changed in the worktree, but the compiled parts would be those of "
+            f"{precompiled}",
+            "compile the worktree: leave --precompiled away, or undo the change",
+        )
+
+
+def _is_compiled(name: str) -> bool:
+    """Whether a file of a worktree is a source of its compiled parts."""
+    return name.startswith(("csrc/", "cmake/", "rust/")) or name == "CMakeLists.txt"
+
+
 def build_only(
     worktree: Worktree, precompiled: Path | None, device: str, install: bool, stages: Stages
 ) -> None:
@@ -153,6 +178,7 @@ def build_only(
     if install:
         build_and_install(worktree, precompiled, device, stages)
         return
+    require_compiled(worktree, precompiled)
     with stages.running("wheel") as update:
         built = build_wheel(worktree, precompiled, target_device(device), update)
     made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"

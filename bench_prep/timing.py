@@ -11,8 +11,8 @@ from typing import Any
 from bench_prep.against import as_raised, compare_worktrees
 from bench_prep.errors import BenchPrepError
 from bench_prep.measure.records import ARMS, Round
-from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.launch import run_isolated
+from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.target import child_environment
@@ -33,7 +33,7 @@ class Progress:
 
 def time_candidate(
     settings: RunSettings,
-    installed: InstalledVllm,
+    verified: Verification,
     log: Path,
     progress: Progress,
     stages: Stages,
@@ -44,7 +44,8 @@ def time_candidate(
             "bench_prep.worker",
             {
                 "settings": settings.for_another_folder().model_dump(mode="json"),
-                "package_dir": str(installed.package_dir),
+                "package_dir": str(verified.package_dir),
+                "hashes": verified.python_hashes,
             },
             child_environment(settings.device),
             _watcher(settings, progress, stages, update),
@@ -118,8 +119,8 @@ def _watcher(
 
 def time_worktrees(
     settings: RunSettings,
-    baseline: InstalledVllm,
-    candidate: InstalledVllm,
+    baseline: Verification,
+    candidate: Verification,
     log: Path,
     progress: Progress,
     stages: Stages,

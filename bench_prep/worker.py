@@ -23,11 +23,8 @@ from bench_prep.settings import RunSettings
 
 
 def _work(job: dict[str, Any]) -> None:
-    _run(RunSettings(**job["settings"]), job.get("package_dir"))
-
-
-def _run(settings: RunSettings, package_dir: str | None) -> None:
-    version = import_vllm(package_dir)
+    settings = RunSettings(**job["settings"])
+    version = import_vllm(job["package_dir"])
     import torch
 
     from bench_prep.decode.equality import compare, prove_equal
@@ -37,7 +34,7 @@ def _run(settings: RunSettings, package_dir: str | None) -> None:
     from bench_prep.measure.plan import rounds
 
     require_findable(settings.candidate)
-    baseline_runner, runner = bring_up(settings, version, package_dir, 2)
+    baseline_runner, runner = bring_up(settings, version, job, 2)
     code = VllmCode()  # before anything of the candidate runs
     own_path = baseline_runner._prepare_inputs
     candidate = attach(settings.candidate, load_factory(settings.candidate), runner)

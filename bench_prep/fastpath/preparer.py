@@ -87,6 +87,6 @@ def attach(runner: Any) -> FastPath:
     if reason is not None:
         raise Missing(
             f"the fast path does not serve this runner ({reason})",
-            "time another candidate with --candidate, or a vLLM that the fast path knows",
+            "compare an edited worktree with another by --against, or time another --candidate",
         )
     return FastPath(runner)

@@ -47,8 +47,3 @@ def environment_named(wheel_sha256: str) -> InstalledVllm | None:
 
 def _place(wheel_sha256: str) -> Path:
     return cache_dir() / "envs" / wheel_sha256[:32]
-
-
-def site_of(installed: InstalledVllm) -> Path:
-    """The folder to put before every other one."""
-    return installed.package_dir.parent

@@ -74,6 +74,11 @@ class Verification:
         return [file for file in self.files if file.problem]
 
     @property
+    def python_hashes(self) -> dict[str, str]:
+        """SHA-256 of every installed Python file, by its path from the root of site-packages."""
+        return {f.path: f.installed_sha256 for f in self.files if f.installed_sha256}
+
+    @property
     def key_sources(self) -> list[FileCheck]:
         """The key sources, wrong or not."""
         return [file for file in self.files if file.key]
