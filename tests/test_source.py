@@ -15,6 +15,7 @@ from bench_prep import source
 from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.build import build_wheel
 from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import install_wheel, installed_vllm
 from bench_prep.provenance.worktree import open_worktree
 from bench_prep.source import Source, prove_source
@@ -90,9 +91,11 @@ def test_a_clean_checkout(site: Path, checkout: Path, parts: Path) -> None:
 def test_a_source_distribution(site: Path, tmp_path: Path, parts: Path) -> None:
     root = write_small_vllm(tmp_path / "tree")
     (root / "vllm" / "_version.py").write_text("__commit_id__ = commit_id = 'g5df63a720'\n")
-    release = dict.fromkeys(open_worktree(root).sources(), "of the release")
+    release = {n: file_sha256(path) for n, path in open_worktree(root).sources().items()}
     (cache_dir() / "official").mkdir()
     (cache_dir() / "official" / "0.32.0.json").write_text(json.dumps(release))
+    assert columns(worktree=root, precompiled=parts)["worktree_dirty"] is False
+    (root / UTILS).write_text("TWO = 2\n")
     found = columns(worktree=root, precompiled=parts)
     assert found["vllm_commit"] == "5df63a720"
     assert found["worktree_dirty"] is True
@@ -114,3 +117,18 @@ def test_another_worktree_is_refused(site: Path, checkout: Path, parts: Path) ->
     with pytest.raises(NotTheWorktree, match="utils"):
         columns(worktree=checkout, build=False)
     assert columns(worktree=checkout, precompiled=parts)["worktree_dirty"] is True
+
+
+def test_edited_compiled_sources_are_not_timed_with_a_wheel_s_parts(
+    site: Path, checkout: Path, parts: Path
+) -> None:
+    (checkout / "csrc" / "kernel.cu").write_text("__global__ void other() {}\n")
+    with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+        columns(worktree=checkout, precompiled=parts)
+    assert not site.exists()
+
+
+def test_an_edit_that_is_not_in_the_compiled_parts(site: Path, checkout: Path, parts: Path) -> None:
+    (checkout / "csrc" / "kernel.cu").write_text("edited")
+    with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+        columns(worktree=checkout, precompiled=parts)
