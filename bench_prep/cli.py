@@ -44,8 +44,7 @@ WorktreeOption = Annotated[
     Path | None,
     typer.Option(
         envvar="BENCH_PREP_WORKTREE",
-        help="vLLM checkout or unpacked source distribution; without it the installed vLLM is "
-        "timed as it is.",
+        help="vLLM checkout or unpacked source distribution.",
     ),
 ]
 PrecompiledOption = Annotated[
@@ -146,7 +145,10 @@ def run(
     ] = None,
     output: OutputOption = Path("bench-prep-results.csv"),
 ) -> None:
-    """The whole claim: build, verify, launch, prove equal, time, write, show."""
+    """The whole claim: build, verify, launch, prove equal, time, write, show.
+
+    Without --worktree the installed vLLM is timed as it is.
+    """
     from bench_prep.settings import resolve
 
     names = (

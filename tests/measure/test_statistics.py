@@ -201,4 +201,3 @@ def test_an_equal_candidate_between_two_blocks_is_not_slower() -> None:
     assert verdict(figures, equal=True) == "inconclusive"
     slower = over_rounds([compare(1.000, 1.020, 1.008)] * 7)
     assert verdict(slower, equal=True) == "slower"
-

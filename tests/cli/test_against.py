@@ -1,0 +1,88 @@
+"""Two worktrees against each other, on real pairs made from the official source distribution."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.cli.conftest import Bench
+
+pytestmark = [pytest.mark.vllm, pytest.mark.build]
+PATCHES = Path(__file__).resolve().parents[2] / "examples" / "worktrees"
+
+
+@pytest.fixture(scope="module")
+def official() -> tuple[Path, Path]:
+    """The official worktree and the wheel with its compiled parts, as the set-up fetched them."""
+    from bench_prep.provenance.official import official_precompiled, official_worktree
+    from bench_prep.target import is_cpu
+
+    if not is_cpu("auto"):
+        pytest.skip("the patches are for the CPU platform")
+    return official_worktree().root, official_precompiled()
+
+
+def patched(official: Path, folder: Path, patch: str) -> Path:
+    shutil.copytree(official, folder)
+    subprocess.run(
+        ["git", "apply", "--unsafe-paths", f"--directory={folder}", PATCHES / patch],
+        check=True,
+        cwd=folder,
+    )
+    return folder
+
+
+def test_a_faster_and_exact_change(
+    bench: Bench, tmp_path: Path, official: tuple[Path, Path]
+) -> None:
+    tree, parts = official
+    candidate = patched(tree, tmp_path / "candidate", "faster_and_exact.patch")
+    done = bench(
+        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
+        "--rounds", "2", "--iters", "300", "--output", "out.csv",
+    )  # fmt: skip
+    assert done.code in (0, 4), done.err
+    assert "whole state identical after each of 53 steps" in done.out
+    frame = pd.read_csv(tmp_path / "out.csv")
+    row = frame[frame["clock"] == "host"].iloc[0]
+    assert row["candidate"] == "worktree:GPUModelRunner._prepare_inputs"
+    assert row["equal"]
+    assert row["candidate_ms"] < row["baseline_ms"]
+    for column in ("tree_sha256", "wheel_sha256", "key_sources_sha256"):
+        assert row[column] != row[f"against_{column}"]
+        assert len(row[f"against_{column}"]) == 64
+    # Neither replaces what is installed.
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None and "envs" not in str(spec.origin)
+
+
+def test_a_faster_and_wrong_change(
+    bench: Bench, tmp_path: Path, official: tuple[Path, Path]
+) -> None:
+    tree, parts = official
+    candidate = patched(tree, tmp_path / "candidate", "faster_and_wrong.patch")
+    done = bench(
+        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
+        "--rounds", "1", "--iters", "20", "--output", "out.csv",
+    )  # fmt: skip
+    done.refused(
+        3, "at position 24576", "block_tables[0].slot_mapping", "[0]: expected ", ", found "
+    )
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--against", "."), "--against compares two worktrees"),
+        (("--against", ".", "--worktree", ".", "--no-build"), "--against compares two worktrees"),
+        (("--against", ".", "--candidate", "a:b"), "--candidate and --against exclude each other"),
+    ],
+)
+def test_what_does_not_go_together(bench: Bench, arguments: tuple[str, ...], text: str) -> None:
+    bench("run", *arguments).refused(2, text)
