@@ -65,7 +65,7 @@ def time_candidate(
 def _timed(settings: RunSettings, stages: Stages, rounds: int) -> None:
     stages.passed(
         "time",
-        f"{rounds} rounds of {settings.iters} steps per block after {settings.warmup} for "
+        f"{rounds} round{'s'[: rounds != 1]} of {settings.iters} steps per block after {settings.warmup} for "
         "warm-up; end states identical",
     )
 

@@ -20,8 +20,13 @@ from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.provenance.child import EVENTS_FD
 
 #: Settings of the interpreter can put other modules in front of the installed ones, or slow what
-#: is timed (`PYTHONTRACEMALLOC`); the child gets these alone.
-PYTHON_SETTINGS = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+#: is timed (`PYTHONTRACEMALLOC`); the child gets these alone. It leaves nothing beside a candidate.
+PYTHON_SETTINGS = {
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONSAFEPATH": "1",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 _LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
 _GRACE_S = 5.0
 

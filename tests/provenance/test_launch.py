@@ -85,7 +85,8 @@ def test_a_shadow_vllm_is_not_seen(
     assert "" not in event["path"]
     assert event["safe"] and event["user"]
     settings = {n: v for n, v in event["env"].items() if n.startswith("PYTHON")}
-    assert settings == {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}
+    assert settings == launch.PYTHON_SETTINGS
+    assert settings["PYTHONSAFEPATH"] == settings["PYTHONNOUSERSITE"] == "1"
     assert event["env"]["ANSWER"] == "42"
 
 
