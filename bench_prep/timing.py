@@ -63,10 +63,11 @@ def time_candidate(
 
 
 def _timed(settings: RunSettings, stages: Stages, rounds: int) -> None:
+    counted = "1 round" if rounds == 1 else f"{rounds} rounds"
     stages.passed(
         "time",
-        f"{rounds} round{'s'[: rounds != 1]} of {settings.iters} steps per block after {settings.warmup} for "
-        "warm-up; end states identical",
+        f"{counted} of {settings.iters} steps per block after {settings.warmup} for warm-up; "
+        "end states identical",
     )
 
 
