@@ -237,6 +237,8 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(
 def test_two_builds_at_once_do_not_harm_each_other(
     small_vllm: Path, parts: Path, tmp_path: Path
 ) -> None:
+    setup = small_vllm / "setup.py"
+    setup.write_text("import time; time.sleep(3)\n" + setup.read_text())  # so that they overlap
     other = Path(shutil.copytree(small_vllm, tmp_path / "other"))
     (other / "vllm" / "v1" / "utils.py").write_text("TWO = 2\n")
     builders = [builder(root, parts) for root in (small_vllm, other)]
