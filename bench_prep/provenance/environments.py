@@ -8,11 +8,12 @@ environment that runs bench-prep. A folder is made once and named by the wheel's
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 from bench_prep.errors import Missing
 from bench_prep.provenance.build import BuiltWheel
-from bench_prep.provenance.cachedir import cache_dir, publish
+from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.pip_process import Progress
 
@@ -25,11 +26,7 @@ def environment_of(built: BuiltWheel, progress: Progress = lambda _: None) -> In
     """
     place = _place(built.sha256)
     if not place.is_dir():
-        making = place.with_name(f"making-{place.name}")
-        shutil.rmtree(making, ignore_errors=True)  # what an interrupted call left
-        making.mkdir(parents=True)
-        install_wheel(built, progress, site=making)
-        publish(making, place)
+        _make(built, place, progress)
     installed = installed_vllm(place)
     if installed is None:
         raise Missing(
@@ -37,6 +34,20 @@ def environment_of(built: BuiltWheel, progress: Progress = lambda _: None) -> In
             "clear it: bench-prep cache --clear, and run again",
         )
     return installed
+
+
+def _make(built: BuiltWheel, place: Path, progress: Progress) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix="making-", dir=place.parent))
+    try:
+        install_wheel(built, progress, site=making)
+        try:
+            making.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process was first, with the same wheel
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def environment_named(wheel_sha256: str) -> InstalledVllm | None:
