@@ -8,6 +8,7 @@ every timed block.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.decode.stretches import stretches
-from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, Missing, OutputsDiffer
+from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, OutputsDiffer
 from bench_prep.measure.records import ARMS, Arm, Block, Round
 from bench_prep.provenance.launch import Child, launched
 from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
 from bench_prep.target import child_environment
 
+#: What a path says of a container in an attribute, and a path that ends in an attribute.
+_OF_CONTAINER = r"(\.(keys|len|sorted|only_empty_lists|get_state)\(\))+(\[\d+\])?"
+_CONTAINER = re.compile(f"{_OF_CONTAINER}$")
+_ATTRIBUTE = re.compile(rf"(^|\.)\w+({_OF_CONTAINER})?$")
 #: What stands for the candidate in the results of a comparison of worktrees.
 CANDIDATE = "worktree:GPUModelRunner._prepare_inputs"
 
@@ -115,7 +120,7 @@ class _Comparison:
         self._candidate = candidate
         self._scratch = scratch
         self._on_event = on_event
-        self._only_in_one: set[str] = set()
+        self._new: set[str] = set()
 
     def run(self) -> None:
         for process in self._both():
@@ -123,7 +128,7 @@ class _Comparison:
         states = [process.receive() for process in self._both()]
         last = states[1]["last_position"]
         self._on_event(states[1])
-        self._begin_alike()
+        self._exempt(*self._ask_both("digests"))
         self._prove_equal(last)
         self._time()
         self._on_event({"event": "done"})
@@ -136,25 +141,35 @@ class _Comparison:
             process.send(do, **arguments)
         return self._baseline.receive(), self._candidate.receive()
 
-    def _begin_alike(self) -> None:
-        """The same bytes in memory that vLLM leaves unfilled, and what only one of the two has."""
-        file = str(self._scratch / "fresh")
-        self._baseline.ask("save", file=file)
-        self._candidate.ask("load", file=file)
-        expected, found = self._ask_both("digests")
-        self._only_in_one = set(expected["digests"]) ^ set(found["digests"])
-        self._on_event({"event": "only_in_one", "paths": sorted(self._only_in_one)})
+    def _exempt(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
+        """Attributes that only the candidate's classes have cannot be compared, and are named."""
+        new = [
+            path
+            for path in found["digests"]
+            if path not in expected["digests"]
+            and _ATTRIBUTE.search(path)
+            and not self._is_new(path)
+        ]
+        self._new.update(_CONTAINER.sub("", path) for path in new)
+        if new:
+            self._on_event({"event": "only_in_candidate", "paths": sorted(self._new)})
+
+    def _is_new(self, path: str) -> bool:
+        return any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in self._new)
 
     def _prove_equal(self, last: int) -> None:
         settings = self._settings
         steps = boundaries = 0
         for part in stretches(settings.position, last, settings.block_sizes):
-            self._ask_both("restart", stretch=[part[0], part[-1]])
+            begun = self._ask_both("restart", stretch=[part[0], part[-1]])
+            if steps == 0:
+                self._exempt(*begun)
+            self._compare(*begun, f"before position {part[0]}")
             for position in part:
                 self._compare(*self._ask_both("step"), f"at position {position}")
                 steps += 1
                 boundaries += sum(position % size == 0 for size in settings.block_sizes)
-        self._ask_both("restart", stretch=None)
+        self._compare(*self._ask_both("restart", stretch=None), "before the timed blocks")
         self._on_event({"event": "equal", "steps": steps, "boundaries": boundaries})
 
     def _time(self) -> None:
@@ -179,21 +194,22 @@ class _Comparison:
     def _compare(self, expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
         left, right = expected["digests"], found["digests"]
         for path in [*left, *(path for path in right if path not in left)]:
-            if path not in self._only_in_one and left.get(path) != right.get(path):
+            if left.get(path) != right.get(path) and not self._is_new(path):
                 raise OutputsDiffer(
                     f"outputs differ {when}: {self._located(path)}",
                     "correct the candidate's worktree; no timing is reported",
                 )
-        for path in sorted(set(expected["moved"]) ^ set(found["moved"]) - self._only_in_one):
-            raise OutputsDiffer(
-                f"outputs differ {when}: {path} moved to other memory in one worktree alone",
-                "keep vLLM's buffers in place; no timing is reported",
-            )
+        for path in sorted(set(expected["moved"]) ^ set(found["moved"])):
+            if not self._is_new(path):
+                raise OutputsDiffer(
+                    f"outputs differ {when}: {path} moved to other memory in one worktree alone",
+                    "keep vLLM's buffers in place; no timing is reported",
+                )
 
     def _located(self, path: str) -> str:
         file = str(self._scratch / "expected")
         try:
             self._baseline.ask("save", file=file)
             return str(self._candidate.ask("locate", path=path, file=file)["difference"])
-        except Missing:
+        except BenchPrepError:
             return path

@@ -3,8 +3,8 @@
 Its commands and what it answers, one event each:
 
     digests                     `digests`: a digest or the text of everything that can be compared
-    save FILE / load FILE       `ready`: the bytes of all buffers, written or taken over
-    restart STRETCH             `ready`: the request is put before the first step of a stretch
+    restart STRETCH             `digests`: the request is put before the first step of a stretch
+    save FILE                   `ready`: everything that can be compared, for the other arm
     step                        `digests` of one step, where the forward pass would read them
     block                       `block`: the samples of one timed block, then `digests` of its end
     locate PATH FILE            `difference` to a file saved by the other arm
@@ -13,6 +13,7 @@ Its commands and what it answers, one event each:
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from typing import Any
 
@@ -22,11 +23,18 @@ from bench_prep.settings import RunSettings
 
 
 def _work(job: dict[str, Any]) -> None:
-    # Before any other folder, so that this arm's vLLM is the one that is found.
+    # Before any other folder, so that this arm's vLLM is the one that is found; vLLM starts
+    # interpreters of its own, too.
     sys.path.insert(0, job["site"])
+    os.environ["PYTHONPATH"] = job["site"]
     settings = RunSettings(**job["settings"])
     version = import_vllm(job["package_dir"])
+    import torch
+
+    # Memory that vLLM allocates without filling it gets the same values in both processes.
+    torch.use_deterministic_algorithms(True, warn_only=True)
     (runner,) = bring_up(settings, version, job, 1)
+    torch.use_deterministic_algorithms(False)
     arm = _Arm(settings, runner)
     emit(
         {
@@ -50,6 +58,7 @@ class _Arm:
         self._runner = runner
         self._decoder = Decoder(runner, self._workload(settings.position), runner._prepare_inputs)
         self._result: Any = None
+        self._unbooked = False
         self._places: dict[str, int] = {}
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
 
@@ -73,15 +82,16 @@ class _Arm:
         from bench_prep.decode.snapshot import leaves
 
         self._decoder.synchronize()
-        state = dict(leaves(self._runner))
-        state |= {f"argument{path}": value for path, value in leaves(self._decoder.arguments)}
-        state |= {f"returned value{path}": value for path, value in leaves(self._result)}
+        state = dict(leaves(self._runner, every_path=True))
+        for name, root in (("argument", self._decoder.arguments), ("returned value", self._result)):
+            state |= {f"{name}{p}": value for p, value in leaves(root, every_path=True)}
         return state
 
     def _digests(self) -> dict[str, Any]:
         from bench_prep.decode.snapshot import moved
 
-        digests = {path: _digest(value) for path, value in self._state().items()}
+        known: dict[Any, str] = {}
+        digests = {path: _digest(value, known) for path, value in self._state().items()}
         return {
             "event": "digests",
             "digests": digests,
@@ -94,27 +104,11 @@ class _Arm:
         torch.save({path: _storable(value) for path, value in self._state().items()}, file)
         return {"event": "ready"}
 
-    def _load(self, file: str) -> dict[str, Any]:
-        """Take over the bytes of memory that vLLM allocates without filling it."""
-        import numpy as np
-        import torch
-
-        saved = torch.load(file, weights_only=False)
-        for path, value in self._state().items():
-            other = saved.get(path)
-            if not hasattr(value, "shape") or not hasattr(other, "shape"):
-                continue
-            if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
-                if value.shape == other.shape and value.dtype == other.dtype:
-                    value.copy_(other)
-            elif isinstance(value, np.ndarray) and value.shape == other.shape:
-                value[...] = other
-        return {"event": "ready"}
-
     def _restart(self, stretch: list[int] | None) -> dict[str, Any]:
         """`stretch`: first and last position of the proof's steps; None: the timed steps."""
         from bench_prep.decode.snapshot import addresses
 
+        self._book()
         settings = self._settings
         if stretch is None:
             self._decoder.workload = self._workload(settings.position)
@@ -125,17 +119,23 @@ class _Arm:
         self._decoder.restart()
         self._result = None
         self._places = addresses(self._runner)
-        return {"event": "ready"}
+        return self._digests()
 
     def _step(self) -> dict[str, Any]:
+        self._book()
         self._result = self._decoder.prepare_step()
-        digests = self._digests()
-        self._decoder.after()
-        return digests
+        self._unbooked = True  # until the next command, so that a difference can be located
+        return self._digests()
+
+    def _book(self) -> None:
+        if self._unbooked:
+            self._decoder.after()
+            self._unbooked = False
 
     def _block(self) -> dict[str, Any]:
         from bench_prep.measure.clocks import time_block
 
+        self._book()
         samples = time_block(
             self._decoder,
             warmup=self._settings.warmup,
@@ -157,18 +157,25 @@ class _Arm:
 
 
 def _storable(value: Any) -> Any:
-    """A copy on the host, which the other process can read."""
+    """A copy on the host that the other process can read: classes of vLLM are only texts."""
+    import numpy as np
     import torch
 
-    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    return value if isinstance(value, np.ndarray) else repr(value)
 
 
-def _digest(value: Any) -> str:
+def _digest(value: Any, known: dict[Any, str]) -> str:
+    """`known` holds the digests of memory that was reached by another path."""
     import numpy as np
     import torch
 
     array: Any
     if isinstance(value, torch.Tensor):
+        key = (value.device.type, value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if key in known:
+            return known[key]
         kind = f"{value.dtype} {tuple(value.shape)}"
         array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     elif isinstance(value, np.ndarray):
@@ -176,7 +183,10 @@ def _digest(value: Any) -> str:
         array = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     else:
         return repr(value)
-    return f"{kind} {hashlib.sha256(array).hexdigest()}"
+    digest = f"{kind} {hashlib.sha256(array).hexdigest()}"
+    if isinstance(value, torch.Tensor):
+        known[key] = digest
+    return digest
 
 
 if __name__ == "__main__":

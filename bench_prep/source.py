@@ -12,6 +12,7 @@ from bench_prep.errors import Missing, NotTheWorktree, UsageError
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.difference import difference
 from bench_prep.provenance.environments import environment_of
+from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.record import known_wheel
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
@@ -87,8 +88,9 @@ def prove_worktrees(
             "give --worktree CANDIDATE --against BASELINE, without --no-build",
         )
     found = []
-    for path in (source.against, source.worktree):
-        worktree = open_worktree(path)
+    trees = open_worktree(source.against), open_worktree(source.worktree)
+    _require_same_compiled(*trees, source.precompiled)
+    for path, worktree in zip((source.against, source.worktree), trees, strict=True):
         require_compiled(worktree, source.precompiled)
         with stages.running("wheel") as update:
             built = build_wheel(worktree, source.precompiled, target_device(device), update)
@@ -163,6 +165,25 @@ def require_compiled(worktree: Worktree, precompiled: Path | None) -> None:
             f"{edited[0]}{more} changed in the worktree, but the compiled parts would be those of "
             f"{precompiled}",
             "compile the worktree: leave --precompiled away, or undo the change",
+        )
+
+
+def _require_same_compiled(
+    baseline: Worktree, candidate: Worktree, precompiled: Path | None
+) -> None:
+    """Two worktrees with the compiled parts of one wheel must have the same compiled sources."""
+    if precompiled is None:
+        return
+    one, other = (
+        {n: file_sha256(path) for n, path in tree.sources().items() if _is_compiled(n)}
+        for tree in (baseline, candidate)
+    )
+    differing = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    if differing:
+        raise NotTheWorktree(
+            f"{differing[0]} differs between the worktrees, but both would have the compiled parts "
+            f"of {precompiled}",
+            "compile the worktrees: leave --precompiled away",
         )
 
 

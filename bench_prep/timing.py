@@ -91,10 +91,10 @@ def _watcher(
                 progress.environment |= event["environment"]
                 stages.passed("state", _state_line(settings, event["environment"]))
                 update("proving the candidate equal", "equal")
-            case "only_in_one" if event["paths"]:
+            case "only_in_candidate" if event["paths"]:
                 names = ", ".join(event["paths"][:_NAMES_SHOWN])
                 more = ", ..." if event["paths"][_NAMES_SHOWN:] else ""
-                stages.passed("", f"in one worktree alone, so not compared: {names}{more}")
+                stages.passed("", f"only the candidate has, so not compared: {names}{more}")
             case "equal":
                 progress.environment["equality_steps"] = event["steps"]
                 progress.environment["boundaries_crossed"] = event["boundaries"]

@@ -66,11 +66,12 @@ class _Absent:
 ABSENT = _Absent()
 
 
-def leaves(root: Any) -> Iterator[tuple[str, Any]]:
+def leaves(root: Any, *, every_path: bool = False) -> Iterator[tuple[str, Any]]:
     """Every tensor, array and scalar reachable from `root`, with its path.
 
     Memory that is reachable by several paths (a host buffer and its NumPy view, a device buffer
-    that is the host's on the CPU platform) is yielded once, under the first path.
+    that is the host's on the CPU platform) is yielded once, under the first path, or with
+    `every_path` under each.
     """
     seen_objects: set[int] = set()
     seen_memory: set[tuple[Any, ...]] = set()
@@ -99,14 +100,15 @@ def leaves(root: Any) -> Iterator[tuple[str, Any]]:
             yield path, value
             continue
         elif isinstance(value, torch.Generator):
-            yield f"{path}.get_state()", value.get_state()
+            # A copy, so an array: it is no buffer that has a place to keep.
+            yield f"{path}.get_state()", value.get_state().cpu().numpy()
             continue
         else:
             if id(value) not in seen_objects:
                 seen_objects.add(id(value))
                 stack.extend(reversed(list(_children(path, value))))
             continue
-        if key not in seen_memory:
+        if every_path or key not in seen_memory:
             seen_memory.add(key)
             yield path, value
 
