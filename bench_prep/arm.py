@@ -79,7 +79,7 @@ class _Arm:
         return Workload.make(changed, self._runner.inputs_embeds_size, self._runner.dtype, last)
 
     def _state(self) -> dict[str, Any]:
-        from bench_prep.decode.snapshot import leaves
+        from bench_prep.snapshot import leaves
 
         self._decoder.synchronize()
         state = dict(leaves(self._runner, every_path=True))
@@ -88,7 +88,7 @@ class _Arm:
         return state
 
     def _digests(self) -> dict[str, Any]:
-        from bench_prep.decode.snapshot import moved
+        from bench_prep.snapshot import moved
 
         known: dict[Any, str] = {}
         digests = {path: _digest(value, known) for path, value in self._state().items()}
@@ -106,7 +106,7 @@ class _Arm:
 
     def _restart(self, stretch: list[int] | None) -> dict[str, Any]:
         """`stretch`: first and last position of the proof's steps; None: the timed steps."""
-        from bench_prep.decode.snapshot import addresses
+        from bench_prep.snapshot import addresses
 
         self._book()
         settings = self._settings
@@ -149,7 +149,7 @@ class _Arm:
     def _locate(self, path: str, file: str) -> dict[str, Any]:
         import torch
 
-        from bench_prep.decode.snapshot import ABSENT, difference_at
+        from bench_prep.snapshot import ABSENT, difference_at
 
         expected = torch.load(file, weights_only=False).get(path, ABSENT)
         difference = difference_at(path, expected, _storable(self._state().get(path, ABSENT)))

@@ -15,9 +15,10 @@ MOST_LINES = 450
 #: Folder -> what of ours it may import besides itself, and what of the others it must not.
 DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "provenance": ({"errors"}, {"vllm", "torch"}),
-    "fastpath": ({"errors"}, set()),
+    "fastpath": ({"errors", "snapshot"}, set()),
     "measure": ({"errors"}, {"vllm"}),
-    "decode": ({"errors", "settings"}, set()),
+    "decode": ({"errors", "settings", "snapshot"}, set()),
+    "differential": ({"errors", "settings", "snapshot", "decode", "fastpath"}, set()),
     "report": ({"errors", "measure", "settings"}, {"vllm", "torch"}),
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench_prep.decode.snapshot import Difference, addresses, first_difference, moved
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import OutputsDiffer
+from bench_prep.snapshot import Difference, addresses, first_difference, moved
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ def _same_uninitialized_memory(runners: list[Any]) -> None:
     vLLM allocates some buffers without filling them; with the same bytes in them to begin with,
     every later difference between twins is a difference in what was written.
     """
-    from bench_prep.decode.snapshot import leaves
+    from bench_prep.snapshot import leaves
 
     reference = dict(leaves(runners[0]))
     for runner in runners[1:]:

@@ -82,7 +82,7 @@ def test_prompt_embeddings_are_in_the_batch() -> None:
 
 def test_twins_begin_with_the_same_bytes() -> None:
     from bench_prep.decode.runner import make_runners
-    from bench_prep.decode.snapshot import first_difference
+    from bench_prep.snapshot import first_difference
 
     one, other = make_runners(SETTINGS, 2)
     assert first_difference(one, other) is None  # also where vLLM leaves memory unfilled

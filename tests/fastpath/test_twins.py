@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench_prep.differential.twins import Twins
 from bench_prep.fastpath.gates import IN_PROMPT, NO_SAMPLED_TOKEN
 from bench_prep.settings import RunSettings
-from tests.fastpath.traces import Twins
 
 pytestmark = pytest.mark.vllm
 SETTINGS = RunSettings(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.decode.snapshot import first_difference, leaves
+from bench_prep.snapshot import first_difference, leaves
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_prep.decode.snapshot import first_difference
+from bench_prep.snapshot import first_difference
 
 VOCABULARY = 1000
 
