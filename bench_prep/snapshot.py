@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,12 @@ class _Absent:
 ABSENT = _Absent()
 
 
-def leaves(root: Any, *, every_path: bool = False) -> Iterator[tuple[str, Any]]:
+def leaves(
+    root: Any, *, every_path: bool = False, without: Container[str] = ()
+) -> Iterator[tuple[str, Any]]:
     """Every tensor, array and scalar reachable from `root`, with its path.
+
+    Attributes named in `without` are left out.
 
     Memory that is reachable by several paths (a host buffer and its NumPy view, a device buffer
     that is the host's on the CPU platform) is yielded once, under the first path, or with
@@ -106,7 +110,7 @@ def leaves(root: Any, *, every_path: bool = False) -> Iterator[tuple[str, Any]]:
         else:
             if id(value) not in seen_objects:
                 seen_objects.add(id(value))
-                stack.extend(reversed(list(_children(path, value))))
+                stack.extend(reversed(list(_children(path, value, without))))
             continue
         if every_path or key not in seen_memory:
             seen_memory.add(key)
@@ -120,7 +124,7 @@ def _torch_dtype(array: np.ndarray[Any, Any]) -> Any:
         return array.dtype
 
 
-def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _children(path: str, value: Any, without: Container[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{path}[{key!r}]", item
@@ -142,7 +146,7 @@ def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"{path}.sorted()", tuple(sorted(map(repr, value)))
     elif not isinstance(value, EXCLUDED_TYPES) and not _excluded_package(value):
         for name, item in _attributes(value).items():
-            if name not in EXCLUDED_NAMES:
+            if name not in EXCLUDED_NAMES and name not in without:
                 yield (f"{path}.{name}" if path else name), item
 
 

@@ -35,6 +35,11 @@ class TrackedTable:
             self.dirty = False
             self.committed = num_reqs
 
+    def mark(self) -> None:
+        """Something else wrote the device's rows: the next commit copies."""
+        self.dirty = True
+        self.committed = 0
+
     def _marking(self, method: Callable[..., None]) -> Callable[..., None]:
         def marked(*args: Any, **kwargs: Any) -> None:
             self.dirty = True

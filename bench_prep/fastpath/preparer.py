@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from bench_prep.errors import Missing
+from bench_prep.fastpath import events
 from bench_prep.fastpath.block_tables import TrackedTable
 from bench_prep.fastpath.fingerprint import known_source
 from bench_prep.fastpath.gates import StepGate, closed_service_gate
@@ -21,12 +24,20 @@ class Writer(Protocol):
     def write(self, position: int, mrope_position: int, sampled: Any) -> None: ...
 
 
+#: Why no step is dispatched any more after `FastPath.close`.
+CLOSED = "closed for this process"
+
+
 class FastPath:
     """Called like `GPUModelRunner._prepare_inputs`, with the same result and the same state.
 
     Attributes:
+        own_path: vLLM's own preparation.
         dispatched: steps prepared by the fast path.
         fallbacks: steps left to vLLM's own path, by the step gate's reason.
+        decode_fallbacks: those of them in which every request got one new token.
+        checked: dispatched steps that `SelfCheck` compared with vLLM's own path.
+        closed: why no step is dispatched any more, or None.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -34,12 +45,16 @@ class FastPath:
         assert source is not None, "the service gate was not asked"
         self.dispatched = 0
         self.fallbacks: Counter[str] = Counter()
-        self._own_path = runner._prepare_inputs
+        self.decode_fallbacks: Counter[str] = Counter()
+        self.checked = 0
+        self.closed: str | None = None
+        self.own_path = runner._prepare_inputs
+        self._batch = runner.input_batch
         self._gate = StepGate(runner)
+        self._check: Callable[[Any], str | None] = self._gate.check
         self._mirrors = Mirrors(runner)
         self._uses_mrope = bool(runner.uses_mrope)
         targets = find_targets(runner)
-        self._tables = [TrackedTable(t) for t in runner.input_batch.block_table.block_tables]
         if runner.device.type == "cpu":
             from bench_prep.fastpath.host_writer import HostWriter
 
@@ -53,23 +68,76 @@ class FastPath:
         logits_indices = torch.zeros(1, dtype=torch.int32, device=runner.device)
         # Up to 0.26 the result has two parts; later the most tokens sampled by a request follow.
         self._result = (logits_indices, None, 1)[: source.returns]
+        # Last, because it is the only thing that changes the runner.
+        self._tables = [TrackedTable(t) for t in runner.input_batch.block_table.block_tables]
 
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         """Prepare one step; arguments and result are those of `_prepare_inputs`."""
-        gate = self._gate
-        reason = gate.check(scheduler_output)
-        if reason is not None:
-            self.fallbacks[reason] += 1
-            return self._own_path(scheduler_output, num_scheduled_tokens)
+        try:
+            reason = self._check(scheduler_output)
+            if reason is None:
+                for table in self._tables:
+                    if table.dirty:
+                        table.commit(1)
+                gate = self._gate
+                position = gate.position
+                mrope_position = (
+                    position + gate.request.mrope_position_delta if self._uses_mrope else 0
+                )
+                self._mirrors.write(position, mrope_position, self._previous_index)
+                self._writer.write(position, mrope_position, gate.sampled)
+                self.dispatched += 1
+                if self.dispatched == 1:
+                    events.first_dispatch(position)
+                return self._result
+        except Exception as error:
+            # vLLM's own path writes all that may be half-written now.
+            self.close(f"{type(error).__name__}: {error}")
+            reason = CLOSED
+        self.fallbacks[reason] += 1
+        if self._all_decode(scheduler_output, num_scheduled_tokens):
+            self.decode_fallbacks[reason] += 1
+        return self.own_path(scheduler_output, num_scheduled_tokens)
+
+    def _all_decode(self, scheduler_output: Any, num_scheduled_tokens: Any) -> bool:
+        """Whether every request of the step gets one new token behind its prompt."""
+        count = len(num_scheduled_tokens)
+        if scheduler_output.total_num_scheduled_tokens != count:
+            return False
+        batch = self._batch
+        return bool(
+            (batch.num_computed_tokens_cpu[:count] >= batch.num_prompt_tokens[:count]).all()
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, on either path."""
+        return self.dispatched + sum(self.fallbacks.values())
+
+    def counts(self) -> dict[str, Any]:
+        """The counters, as they go into the log."""
+        return {
+            "pid": os.getpid(),
+            "steps": self.steps,
+            "decode_steps": self.dispatched + sum(self.decode_fallbacks.values()),
+            "dispatched": self.dispatched,
+            "fallbacks": dict(self.fallbacks),
+            "decode_fallbacks": dict(self.decode_fallbacks),
+            "checked": self.checked,
+            "closed": self.closed,
+        }
+
+    def mark_dirty(self) -> None:
+        """Something else wrote the device's block tables: commit them before the next step."""
         for table in self._tables:
-            if table.dirty:
-                table.commit(1)
-        position = gate.position
-        mrope_position = position + gate.request.mrope_position_delta if self._uses_mrope else 0
-        self._mirrors.write(position, mrope_position, self._previous_index)
-        self._writer.write(position, mrope_position, gate.sampled)
-        self.dispatched += 1
-        return self._result
+            table.mark()
+
+    def close(self, reason: str) -> None:
+        """Dispatch no step any more: vLLM's own path goes on, its block tables untracked."""
+        self.closed = reason
+        self._check = lambda _: CLOSED
+        self.detach()
+        events.closed_for_good(reason)
 
     def detach(self) -> None:
         """Give the runner's block tables their own methods back."""

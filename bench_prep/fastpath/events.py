@@ -1,0 +1,76 @@
+"""What the plugin says in vLLM's log: every line starts with `[bench-prep]`.
+
+`bench-prep check-log` reads these lines back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+#: Below vLLM's own logger, so that its handlers and its level apply.
+_log = logging.getLogger("vllm.bench_prep")
+
+MARK = "[bench-prep]"
+RESERVED = f"{MARK} fast path reserved"
+NOT_USED = f"{MARK} fast path not used"
+FIRST_DISPATCH = f"{MARK} fast path dispatched for the first time"
+DIFFERENCE = f"{MARK} fast path closed"
+SUMMARY = f"{MARK} summary"
+
+
+def reserved(runner: Any, selfcheck: int) -> None:
+    """The service gate is open and the state is reserved."""
+    import vllm
+
+    names = ", ".join(runner.model_config.hf_config.architectures or ["?"])
+    groups = len(runner.input_batch.block_table.block_tables)
+    checked = f", every {selfcheck}th step is checked" if selfcheck else ""
+    _log.info(
+        "%s: vLLM %s, %s on %s, KV groups: %d%s",
+        RESERVED,
+        vllm.__version__,
+        names,
+        runner.device,
+        groups,
+        checked,
+    )
+
+
+def closed(reason: str) -> None:
+    """The service gate is closed: vLLM's own path is used."""
+    _log.info("%s: %s", NOT_USED, reason)
+
+
+def off(switch: str) -> None:
+    """The user turned the fast path off."""
+    _log.info("%s: turned off by %s", NOT_USED, switch)
+
+
+def failed(error: Exception) -> None:
+    """The set-up failed: vLLM's own path is used."""
+    text = str(error).partition("\n")[0]
+    _log.warning("%s: its set-up failed (%s: %s)", NOT_USED, type(error).__name__, text)
+
+
+def first_dispatch(position: int) -> None:
+    """The step gate was open for the first time."""
+    _log.info("%s, at position %d", FIRST_DISPATCH, position)
+
+
+def closed_for_good(reason: str) -> None:
+    """The fast path gave up while the service runs; vLLM's own path goes on."""
+    _log.error("%s for this process, vLLM's own path goes on: %s", DIFFERENCE, reason)
+
+
+def summary(counts: dict[str, Any]) -> None:
+    """Two lines: one for people, one of JSON for programs."""
+    steps, dispatched = counts["decode_steps"], counts["dispatched"]
+    share = f" ({100 * dispatched / steps:.1f} %)" if steps else ""
+    reasons = sorted(counts["fallbacks"].items(), key=lambda item: -item[1])
+    others = "; others: " + ", ".join(f"{n} {name}" for name, n in reasons) if reasons else ""
+    _log.info(
+        "%s: %d of %d decode steps by the fast path%s%s", SUMMARY, dispatched, steps, share, others
+    )
+    _log.info("%s %s", MARK, json.dumps({"event": "summary", **counts}))

@@ -1,0 +1,103 @@
+"""The vLLM plugin: every worker of vLLM gets the fast path when its KV cache is ready.
+
+vLLM calls `register` in each of its processes (entry-point group `vllm.general_plugins`). Nothing
+here may stop vLLM: whatever fails leaves vLLM's own path in place and one warning says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import wrapt
+
+from bench_prep.fastpath.events import closed, failed, off, reserved
+
+#: `0` turns the fast path off; nothing is needed to turn it on.
+SWITCH = "BENCH_PREP_FASTPATH"
+#: Compare every Nth dispatched step with vLLM's own path, in the live service.
+SELFCHECK = "BENCH_PREP_SELFCHECK"
+#: Seconds between two summaries in the log, while steps are taken.
+SUMMARY_SECONDS = "BENCH_PREP_SUMMARY_SECONDS"
+
+_WORKERS = "vllm.v1.worker.worker_base"
+
+
+def register() -> None:
+    """Attach the fast path to every worker that this process will make.
+
+    Safe to call several times. What it costs is an import hook: the worker's module is wrapped
+    when vLLM imports it, and never imported from here.
+    """
+    wrapt.register_post_import_hook(_wrap_workers, _WORKERS)
+
+
+def _wrap_workers(module: Any) -> None:
+    try:
+        wrapper = module.WorkerWrapperBase
+        own = wrapper.initialize_from_config
+        if hasattr(own, "_bench_prep"):
+            return
+
+        @functools.wraps(own)
+        def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = own(self, *args, **kwargs)
+            attach_to_worker(self.worker)
+            return result
+
+        initialize_from_config._bench_prep = True  # type: ignore[attr-defined]
+        wrapper.initialize_from_config = initialize_from_config
+    except Exception as error:
+        failed(error)
+
+
+def attach_to_worker(worker: Any) -> None:
+    """Give the worker's runner the fast path, where its service gate is open, and say so."""
+    try:
+        if os.environ.get(SWITCH, "").strip().lower() in {"0", "false", "off", "no"}:
+            off(SWITCH)
+            return
+        _attach(worker.model_runner)
+    except Exception as error:
+        failed(error)
+
+
+def _attach(runner: Any) -> None:
+    from bench_prep.fastpath.gates import closed_service_gate
+    from bench_prep.fastpath.preparer import FastPath
+    from bench_prep.fastpath.selfcheck import SelfCheck
+    from bench_prep.fastpath.summary import Summary
+
+    reason = closed_service_gate(runner)
+    if reason is not None:
+        closed(reason)
+        return
+    selfcheck = _number(SELFCHECK, 0)
+    path = FastPath(runner)
+    runner._prepare_inputs = SelfCheck(path, runner, selfcheck) if selfcheck else path
+    runner._dummy_run = _marking(path, runner._dummy_run)
+    reserved(runner, selfcheck)
+    Summary(path, _number(SUMMARY_SECONDS, 60))
+
+
+def _marking(path: Any, dummy_run: Any) -> Any:
+    """A dummy run writes the device's block tables behind the dirty marks."""
+
+    @functools.wraps(dummy_run)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return dummy_run(*args, **kwargs)
+        finally:
+            path.mark_dirty()
+
+    return marked
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text} is no whole number")
+    return int(text)
