@@ -9,7 +9,6 @@ every timed block.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, OutputsDiffer
 from bench_prep.measure.records import ARMS, Arm, Block, Round
-from bench_prep.provenance.launch import Child, launched
+from bench_prep.provenance.launch import Child, launched, temporary_folder
 from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
 from bench_prep.target import child_environment
@@ -88,7 +87,7 @@ def compare_worktrees(
         BenchPrepError: whatever else stops one of the two processes.
     """
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-prep-state-")))
+        scratch = stack.enter_context(temporary_folder())
 
         def start(name: str, verified: Verification, log: Path) -> _Process:
             job = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -26,9 +28,13 @@ PYTHON_SETTINGS = {
     "PYTHONSAFEPATH": "1",
     "PYTHONUTF8": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
+    # Sets of texts have one order in all processes, those that are compared with each other too.
+    "PYTHONHASHSEED": "0",
 }
 _LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
 _GRACE_S = 5.0
+#: A folder's name, with the process that made it.
+_MADE_BY = re.compile(r"bench-prep-(\d+)-\w+")
 
 Event = dict[str, Any]
 
@@ -95,7 +101,7 @@ def launched(
     read_fd, write_fd = os.pipe()
     with (
         os.fdopen(read_fd, "rb", buffering=0) as pipe,
-        _empty_folder() as folder,
+        temporary_folder() as folder,
         _opened(log) as output,
     ):
         try:
@@ -137,15 +143,55 @@ def isolated_environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _empty_folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
+    """A new empty folder under /tmp, removed afterwards; if we are killed, by the next launch.
+
+    Raises:
+        Missing: it cannot be made.
+    """
+    _remove_left_folders()
     try:
-        folder = Path(tempfile.mkdtemp(prefix="bench-prep-", dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix=f"bench-prep-{os.getpid()}-", dir="/tmp"))
+        held = _hold(folder)
     except OSError as error:
         raise Missing(f"no folder can be made under /tmp: {error}", "free or mount /tmp") from None
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _hold(folder: Path) -> int:
+    """Lock the folder for as long as the returned file descriptor is open.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_left_folders() -> None:
+    """Remove our user's folders of killed processes.
+
+    The process is looked for, because it takes the lock a moment after it has made the folder; the
+    lock is tried, because a process of another container that shares /tmp cannot be seen.
+    """
+    for folder in Path("/tmp").glob("bench-prep-*"):
+        maker = _MADE_BY.fullmatch(folder.name)
+        if maker is None or Path("/proc", maker[1]).exists():
+            continue
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid():
+                held = _hold(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
 
 
 @contextmanager
