@@ -7,17 +7,28 @@ check at all. Compiling the vLLM modules that a runner needs takes about a secon
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+
+#: By path.
+_compiled: dict[str, str] = {}
+
+
+def compiled_sha256(path: str) -> str | None:
+    """The file's SHA-256 when it was compiled; None where that was not done by us."""
+    return _compiled.get(path)
 
 
 class _FromSource(SourceFileLoader):
     """Compiles the source file; reads and writes no bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        source = self.get_data(self.path)
+        _compiled[self.path] = hashlib.sha256(source).hexdigest()
+        code: CodeType = self.source_to_code(source, self.path)
         return code
 
 
