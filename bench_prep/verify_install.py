@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench_prep.errors import Missing, NotTheWorktree
+from bench_prep.errors import BenchPrepError, Missing, NotTheWorktree
 from bench_prep.provenance.environments import environment_named
 from bench_prep.provenance.install import InstalledVllm, installed_vllm
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
@@ -16,6 +16,9 @@ from bench_prep.provenance.worktree import Worktree, open_worktree
 from bench_prep.recorded import Recorded, read_recorded
 from bench_prep.source import check_sources
 from bench_prep.stages import Stages
+
+#: Column, the run's value, the value now.
+Differences = list[tuple[str, str, str]]
 
 
 def verify_install(
@@ -38,22 +41,13 @@ def verify_install(
     """
     recorded = None if result is None else read_recorded(result, run_id)
     tree = None if worktree is None else open_worktree(worktree)
-    if recorded is not None and recorded.against:
-        installed = _environment(recorded, recorded.proof)
-    else:
-        installed = _installed()
     if as_json:
-        if tree is None:
-            verification = fingerprint(installed, whole=whole)
-        else:
-            verification = verify(tree, installed, whole=whole)
-        then = _differences(recorded, installed, verification)
-        console.print_json(json.dumps(as_record(tree, installed, verification, recorded, then)))
-        require_ok(verification)
+        then = _as_json(tree, recorded, whole, console)
     else:
         stages = Stages(console)
+        installed = _installed(recorded)
         verification = check_sources(tree, installed, stages, whole=whole)
-        then = _differences(recorded, installed, verification)
+        then = _differences(recorded, installed, verification, whole=whole)
         if recorded is not None and not then:
             stages.passed("result", f"the vLLM of run {recorded.run} in {recorded.path}")
     if recorded is not None and then:
@@ -64,23 +58,67 @@ def verify_install(
         )
 
 
+def _as_json(
+    worktree: Worktree | None, recorded: Recorded | None, whole: bool, console: Console
+) -> Differences:
+    """Print the answer, also where it is an error, which is raised then."""
+    answer = _NOTHING_FOUND | {
+        "worktree": None if worktree is None else str(worktree.root),
+        "result": None
+        if recorded is None
+        else {"file": str(recorded.path), "run": recorded.run, "differs": {}},
+    }
+    try:
+        installed = _installed(recorded)
+        if worktree is None:
+            verification = fingerprint(installed, whole=whole)
+        else:
+            verification = verify(worktree, installed, whole=whole)
+        answer |= as_record(worktree, installed, verification)
+        then = _differences(recorded, installed, verification, whole=whole)
+    except BenchPrepError as error:
+        answer |= {"ok": False, "problems": [*answer["problems"], error.message]}
+        console.print_json(json.dumps(answer))
+        raise
+    if recorded is not None:
+        answer["compared_with"].append("result")
+        answer["result"]["differs"] = {name: {"was": was, "is": now} for name, was, now in then}
+        answer["ok"] = verification.ok and not then
+    console.print_json(json.dumps(answer))
+    require_ok(verification)
+    return then
+
+
+#: The answer where there is no vLLM to be compared.
+_NOTHING_FOUND: dict[str, Any] = {
+    "ok": False,
+    "compared_with": [],
+    "worktree": None,
+    "package_dir": None,
+    "distribution": None,
+    "vllm_version": None,
+    "wheel_sha256": None,
+    "key_sources_sha256": None,
+    "key_sources": {},
+    "files": 0,
+    "changed_from_release": None,
+    "problems": [],
+    "wrong": [],
+    "result": None,
+}
+
+
 def as_record(
-    worktree: Worktree | None,
-    installed: InstalledVllm,
-    verification: Verification,
-    recorded: Recorded | None,
-    then: list[tuple[str, str, str]],
+    worktree: Worktree | None, installed: InstalledVllm, verification: Verification
 ) -> dict[str, Any]:
-    """What `--json` prints; the README describes the keys."""
+    """What `--json` prints of an installation; the README describes the keys."""
     return {
-        "ok": verification.ok and not then,
+        "ok": verification.ok,
         "compared_with": [
             *([] if worktree is None else ["worktree"]),
             "RECORD",
             *(["wheel"] if verification.wheel_known else []),
-            *([] if recorded is None else ["result"]),
         ],
-        "worktree": None if worktree is None else str(worktree.root),
         "package_dir": str(installed.package_dir),
         "distribution": installed.name,
         "vllm_version": installed.version,
@@ -100,17 +138,13 @@ def as_record(
             }
             for check in verification.wrong
         ],
-        "result": None
-        if recorded is None
-        else {
-            "file": str(recorded.path),
-            "run": recorded.run,
-            "differs": {name: {"was": was, "is": now} for name, was, now in then},
-        },
     }
 
 
-def _installed() -> InstalledVllm:
+def _installed(recorded: Recorded | None) -> InstalledVllm:
+    """The installed vLLM; of a run that compared two worktrees, the candidate's environment."""
+    if recorded is not None and recorded.against:
+        return _environment(recorded, recorded.proof)
     installed = installed_vllm()
     if installed is None:
         raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
@@ -118,7 +152,7 @@ def _installed() -> InstalledVllm:
 
 
 def _environment(recorded: Recorded, proof: dict[str, str]) -> InstalledVllm:
-    """Of a run that compared two worktrees: the environment of one of them."""
+    """The environment of one of the two worktrees that a run compared."""
     found = environment_named(proof["wheel_sha256"])
     if found is None:
         raise Missing(
@@ -130,15 +164,20 @@ def _environment(recorded: Recorded, proof: dict[str, str]) -> InstalledVllm:
 
 
 def _differences(
-    recorded: Recorded | None, installed: InstalledVllm, verification: Verification
-) -> list[tuple[str, str, str]]:
-    """Column, the run's value, the value now; for what the run recorded."""
+    recorded: Recorded | None, installed: InstalledVllm, verification: Verification, *, whole: bool
+) -> Differences:
+    """In what the run recorded another vLLM.
+
+    Raises:
+        NotTheWorktree: the baseline's environment is not what its wheel makes.
+        Missing: it is gone.
+    """
     if recorded is None:
         return []
     differs = _since(recorded.proof, installed, verification)
     if recorded.against:
         baseline = _environment(recorded, recorded.against)
-        found = fingerprint(baseline)
+        found = fingerprint(baseline, whole=whole)
         require_ok(found)
         differs += [
             (f"against_{name}", was, now)
@@ -149,7 +188,7 @@ def _differences(
 
 def _since(
     proof: dict[str, str], installed: InstalledVllm, verification: Verification
-) -> list[tuple[str, str, str]]:
+) -> Differences:
     now = {
         "vllm_version": installed.version,
         "wheel_sha256": installed.wheel_sha256 or "unknown",
