@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterable
-from contextlib import ExitStack
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import Timeout
@@ -14,7 +16,7 @@ from rich.table import Table
 
 from bench_prep.errors import UsageError
 from bench_prep.provenance.cachedir import cache_dir
-from bench_prep.provenance.locks import BUILD, INSTALL, OFFICIAL, holder, locked_at_once
+from bench_prep.provenance.locks import BUILD, INSTALL, OFFICIAL, USE, in_use_by, locked_at_once
 from bench_prep.provenance.official import edited_files
 
 _PARTS = {
@@ -53,18 +55,16 @@ def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:
     """Remove everything but locks and edited worktrees; those of `edited` are removed too.
 
     Raises:
-        UsageError: a build or another user of the cache is at work, `edited` names no worktree, or
-            the question was not answered with yes.
+        UsageError: a build, a run or another user of the cache is at work, `edited` names no
+            worktree, or the question was not answered with yes.
     """
     folder = cache_dir()
     with ExitStack() as locks:
-        for name in (BUILD, INSTALL, OFFICIAL):
+        for name in (BUILD, INSTALL, OFFICIAL, USE):
             try:
                 locks.enter_context(locked_at_once(name))
             except Timeout:
-                raise UsageError(
-                    f"the cache is in use by {holder(name)}", "wait until it has ended"
-                ) from None
+                raise in_use_by(name) from None
         kept = _edited_worktrees(folder, set(edited))
         for worktree, why in kept.items():
             console.print(
@@ -135,10 +135,21 @@ def _removable(folder: Path, kept: dict[Path, str]) -> Iterable[Path]:
 
 def _size(path: Path) -> tuple[int, int]:
     """Bytes and files, links not followed."""
-    if not path.is_dir() or path.is_symlink():
-        return (path.lstat().st_size, 1) if path.exists() else (0, 0)
-    sizes = [p.lstat().st_size for p in path.rglob("*") if p.is_symlink() or p.is_file()]
+    sizes = []
+    for file in _within(path):
+        with suppress(FileNotFoundError):  # a build at work removes some meanwhile
+            found = file.lstat()
+            if not stat.S_ISDIR(found.st_mode):
+                sizes.append(found.st_size)
     return sum(sizes), len(sizes)
+
+
+def _within(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        yield from (Path(folder, name) for name in (*folders, *files))
 
 
 def _mb(size: int) -> str:

@@ -25,6 +25,7 @@ from bench_prep.errors import (
 )
 from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.environments import cache_in_use
 from bench_prep.report.rows import rows
 from bench_prep.report.store import append, check_writable, steps_path, write_steps
 from bench_prep.report.tables import result_view
@@ -35,6 +36,7 @@ from bench_prep.target import require_device
 from bench_prep.timing import Progress, time_candidate, time_worktrees
 
 
+@cache_in_use()
 def run(settings: RunSettings, source: Source, output: Path, console: Console, command: str) -> int:
     """Do the whole main job; the exit code of a run whose outputs were equal (0 or 4) or 130.
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench_prep.errors import Missing, NotTheWorktree, UsageError
 from bench_prep.provenance.build import BuiltWheel, build_wheel
-from bench_prep.provenance.difference import difference
+from bench_prep.provenance.difference import compiled_changes, difference, is_compiled_source
 from bench_prep.provenance.environments import environment_of
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
@@ -91,17 +91,20 @@ def prove_worktrees(
     trees = open_worktree(source.against), open_worktree(source.worktree)
     _require_same_compiled(*trees, source.precompiled)
     for path, worktree in zip((source.against, source.worktree), trees, strict=True):
-        require_compiled(worktree, source.precompiled)
+        remark = require_compiled(worktree, source.precompiled)
         with stages.running("wheel") as update:
             built = build_wheel(worktree, source.precompiled, target_device(device), update)
-            installed = environment_of(built, update)
+            environment = environment_of(built, worktree, update)
         made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
         stages.passed(
             "wheel",
             f"{path}: {built.path.name} {made}, in an environment of its own; "
             f"SHA-256 {built.sha256[:12]}",
         )
-        verification = check_sources(worktree, installed, stages, whole=True)
+        _remark(remark, stages)
+        if environment.damage:
+            stages.passed("", f"that environment was damaged, and made anew: {environment.damage}")
+        verification = require_sources(environment.verification, stages)
         columns = _of_worktree(worktree) | {
             "tree_sha256": built.tree_hash,
             "wheel_sha256": built.sha256,
@@ -140,32 +143,44 @@ def build_and_install(
     worktree: Worktree, precompiled: Path | None, device: str, stages: Stages
 ) -> BuiltWheel:
     """Stage `wheel`: the worktree's wheel, built or reused, and installed."""
-    require_compiled(worktree, precompiled)
+    remark = require_compiled(worktree, precompiled)
     with stages.running("wheel") as update:
         built = build_wheel(worktree, precompiled, target_device(device), update)
         fresh = install_wheel(built, update)
     made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
     placed = "installed" if fresh else "already installed"
     stages.passed("wheel", f"{built.path.name}: {made}, {placed}; SHA-256 {built.sha256[:12]}")
+    _remark(remark, stages)
     return built
 
 
-def require_compiled(worktree: Worktree, precompiled: Path | None) -> None:
-    """Refuse a worktree whose edits to compiled sources would not be what is timed.
+def _remark(text: str, stages: Stages) -> None:
+    if text:
+        stages.passed("", text)
+
+
+def require_compiled(worktree: Worktree, precompiled: Path | None) -> str:
+    """Refuse a worktree whose changes to compiled sources would not be what is timed.
+
+    Returns a remark where there is no knowing; empty otherwise.
 
     Raises:
-        NotTheWorktree: such sources differ from the commit or release, and the compiled parts are
-            those of a wheel.
+        NotTheWorktree: such sources are not those of the wheel with the compiled parts.
     """
-    differs = difference(worktree) if precompiled is not None else None
-    edited = [name for name in (differs.files if differs else ()) if _is_compiled(name)]
-    if edited:
-        more = f" and {len(edited) - 1} more" if edited[1:] else ""
+    if precompiled is None:
+        return ""
+    changed, known = compiled_changes(worktree, precompiled)
+    if changed:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
         raise NotTheWorktree(
-            f"{edited[0]}{more} changed in the worktree, but the compiled parts would be those of "
+            f"{changed[0]}{more} changed in the worktree, but the compiled parts would be those of "
             f"{precompiled}",
-            "compile the worktree: leave --precompiled away, or undo the change",
+            "compile the worktree: leave --precompiled away; or undo the change, or give the wheel "
+            "of these sources",
         )
+    if known:
+        return ""
+    return f"not known: whether its C++, CUDA and Rust sources are those of {precompiled.name}"
 
 
 def _require_same_compiled(
@@ -175,7 +190,7 @@ def _require_same_compiled(
     if precompiled is None:
         return
     one, other = (
-        {n: file_sha256(path) for n, path in tree.sources().items() if _is_compiled(n)}
+        {n: file_sha256(path) for n, path in tree.sources().items() if is_compiled_source(n)}
         for tree in (baseline, candidate)
     )
     differing = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
@@ -187,11 +202,6 @@ def _require_same_compiled(
         )
 
 
-def _is_compiled(name: str) -> bool:
-    """Whether a file of a worktree is a source of its compiled parts."""
-    return name.startswith(("csrc/", "cmake/", "rust/")) or name == "CMakeLists.txt"
-
-
 def build_only(
     worktree: Worktree, precompiled: Path | None, device: str, install: bool, stages: Stages
 ) -> None:
@@ -199,11 +209,12 @@ def build_only(
     if install:
         build_and_install(worktree, precompiled, device, stages)
         return
-    require_compiled(worktree, precompiled)
+    remark = require_compiled(worktree, precompiled)
     with stages.running("wheel") as update:
         built = build_wheel(worktree, precompiled, target_device(device), update)
     made = "unchanged, not rebuilt" if built.cached else f"built in {built.seconds:.0f} s"
     stages.passed("wheel", f"{built.path}: {made}; SHA-256 {built.sha256[:12]}")
+    _remark(remark, stages)
 
 
 def check_sources(
@@ -215,15 +226,19 @@ def check_sources(
         NotTheWorktree: after a table of the differing files.
     """
     if worktree is None:
-        verification = fingerprint(installed, whole=whole)
-    else:
-        verification = verify(worktree, installed, whole=whole)
+        return require_sources(fingerprint(installed, whole=whole), stages)
+    return require_sources(verify(worktree, installed, whole=whole), stages)
+
+
+def require_sources(verification: Verification, stages: Stages) -> Verification:
+    """The same for what has been compared already."""
     try:
         require_ok(verification)
     except NotTheWorktree:
         stages.console.print(differences_table(verification))
         raise
-    subject = "not compared:" if worktree is None else "identical to the worktree:"
+    compared = verification.worktree is not None
+    subject = "identical to the worktree:" if compared else "not compared:"
     stages.passed(
         "sources",
         f"{subject} {len(verification.key_sources)} key sources of {len(verification.files)} "
@@ -232,7 +247,7 @@ def check_sources(
     changed = verification.changed
     if changed:
         shown = ", ".join(changed[:_CHANGED_SHOWN]) + (", ..." if changed[_CHANGED_SHOWN:] else "")
-        stages.passed("", f"not those of the release {installed.version}: {shown}")
+        stages.passed("", f"not those of the release {verification.version}: {shown}")
     return verification
 
 

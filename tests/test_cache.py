@@ -75,7 +75,7 @@ def test_place_and_sizes(folder: Path, console: Console) -> None:
 
 def test_clear_removes_all_but_locks(folder: Path, console: Console) -> None:
     cache.clear(console, yes=True, edited=())
-    assert files(folder) == {"build.lock", "install.lock", "official.lock"}
+    assert files(folder) == {"build.lock", "install.lock", "official.lock", "use.lock"}
     cache.clear(console, yes=True, edited=())
 
 

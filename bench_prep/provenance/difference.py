@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.provenance.official import release_hashes
-from bench_prep.provenance.worktree import Worktree, is_build_output, is_package_source
+from bench_prep.provenance.worktree import (
+    Worktree,
+    is_build_output,
+    is_package_source,
+    named_commit,
+)
 
 DELETED = "deleted"
 
@@ -28,7 +34,7 @@ def difference(worktree: Worktree) -> Difference | None:
     """The uncommitted changes of a checkout, files not yet added among them; else what is not the
     version's release. None where neither a commit nor the release is known.
     """
-    names = worktree.uncommitted()
+    names = worktree.changed_since("HEAD")
     if names is not None:
         return Difference({name: _digest(worktree.root / name) for name in names})
     release = release_hashes(worktree.version)
@@ -36,6 +42,42 @@ def difference(worktree: Worktree) -> Difference | None:
         return None
     hashes = {name: file_sha256(path) for name, path in worktree.sources().items()}
     return difference_from_release(hashes, release)
+
+
+def compiled_changes(worktree: Worktree, precompiled: Path) -> tuple[list[str], bool]:
+    """The sources of compiled parts in which the worktree differs from those that the parts of a
+    wheel were compiled from, as far as known; and whether all of that is known.
+
+    A checkout has them at the commit that the wheel names, or at its version's release tag. Without
+    either, and outside a checkout, there is `difference` alone.
+    """
+    made_from = _made_from(precompiled)
+    since = map(worktree.changed_since, made_from)
+    changed = next((names for names in since if names is not None), None)
+    known = changed is not None
+    if changed is None:
+        differs = difference(worktree)
+        changed = [] if differs is None else [*differs.files]
+        is_release = not worktree.is_git and f"v{worktree.version}" in made_from
+        known = differs is not None and is_release
+    return [name for name in changed if is_compiled_source(name)], known
+
+
+def is_compiled_source(name: str) -> bool:
+    """Whether a file of a worktree is a source of its compiled parts."""
+    return name.startswith(("csrc/", "cmake/", "rust/")) or name == "CMakeLists.txt"
+
+
+def _made_from(wheel: Path) -> list[str]:
+    """The commit and the release tag of which a wheel may have been made, the surer one first."""
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            commit = named_commit(zipfile.Path(opened, "vllm/"))
+    except (OSError, zipfile.BadZipFile):
+        return []  # whoever takes the parts from it says so
+    _, _, rest = wheel.name.partition("-")
+    tag = "v" + rest.partition("-")[0].partition("+")[0]
+    return [tag] if commit is None else [commit, tag]
 
 
 def difference_from_release(hashes: dict[str, str], release: dict[str, str]) -> Difference:

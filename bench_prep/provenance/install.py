@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from importlib.machinery import all_suffixes
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -37,6 +38,8 @@ class InstalledVllm:
     editable: bool
     #: Other copies that could be imported instead, each with its path.
     others: tuple[str, ...] = ()
+    #: It lies in a folder that is meant for it alone.
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def python_view() -> PythonView:
 def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
     """The vLLM that a launched interpreter would import; None where none is installed.
 
-    `site` is another site-packages folder to look in, instead of this interpreter's.
+    `site` is a folder for vLLM alone to look in, instead of this interpreter's.
     """
     importlib.invalidate_caches()
     view = python_view() if site is None else PythonView([site], None)
@@ -83,6 +86,7 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
         dist
         for name in _NAMES
         for dist in distributions(name=name, path=[str(folder) for folder in folders])
+        if _has_metadata(dist)
     ]
     if not found:
         return None
@@ -103,6 +107,7 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
         wheel_sha256=_wheel_sha256(origin),
         editable=editable,
         others=tuple(_others(found[1:], view, package_dir)),
+        alone=site is not None,
     )
 
 
@@ -111,8 +116,8 @@ def install_wheel(
 ) -> bool:
     """Install the wheel unless it is the installed one already; whether it was installed.
 
-    Whether the installed files are still the wheel's is for `verify` to say. `site` is another
-    site-packages folder to install into, instead of this interpreter's.
+    Whether the installed files are still the wheel's is for `verify` to say. `site` is a folder
+    for vLLM alone to install into, instead of this interpreter's.
 
     Raises:
         Missing: pip could not install it (its last lines are in the message), or the disk is full.
@@ -142,6 +147,11 @@ def install_wheel(
             f"the whole output is in {log}",
         )
     return True
+
+
+def _has_metadata(dist: Distribution) -> bool:
+    metadata = HeaderParser().parsestr(dist.read_text("METADATA") or "")
+    return bool(metadata["Name"] and metadata["Version"])
 
 
 def _direct_url(dist: Distribution) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class KnownWheel:
     dirty: bool | None
     diff_sha256: str | None
     record: dict[str, RecordEntry]
+    #: The files and folders that lie in site-packages once it is installed.
+    top_level: frozenset[str]
 
 
 def parse_record(text: str) -> dict[str, RecordEntry]:
@@ -58,20 +60,23 @@ def known_wheel(sha256: str | None) -> KnownWheel | None:
             if built.get("sha256") != sha256:
                 continue
             path = file.with_name(built["wheel"])
+            with zipfile.ZipFile(path) as wheel:
+                names = wheel.namelist()
+                record = _own_record(wheel, names)
             return KnownWheel(
                 path=path,
                 tree_hash=str(built["tree_hash"]),
                 commit=built.get("commit"),
                 dirty=built.get("dirty"),
                 diff_sha256=built.get("diff_sha256"),
-                record=_own_record(path),
+                record=record,
+                top_level=frozenset(name.partition("/")[0] for name in names),
             )
         except (OSError, ValueError, KeyError, AttributeError, zipfile.BadZipFile):
             continue  # damaged: as if it were not there
     return None
 
 
-def _own_record(path: Path) -> dict[str, RecordEntry]:
-    with zipfile.ZipFile(path) as wheel:
-        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/RECORD"))
-        return parse_record(wheel.read(name).decode())
+def _own_record(wheel: zipfile.ZipFile, names: list[str]) -> dict[str, RecordEntry]:
+    (name,) = (n for n in names if n.endswith(".dist-info/RECORD"))
+    return parse_record(wheel.read(name).decode())

