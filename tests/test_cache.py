@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,7 +19,6 @@ from bench_prep.errors import UsageError
 from bench_prep.provenance import cachedir
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
-from bench_prep.provenance.locks import locked
 
 WORKTREE = Path("official", "vllm-0.32.0")
 
@@ -142,17 +145,51 @@ def test_it_takes_yes_for_an_answer(folder: Path) -> None:
     assert not (folder / "wheels").exists()
 
 
-def test_it_refuses_while_a_build_runs(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "at_work",
+    [
+        "from bench_prep.provenance.locks import locked as at_work; name = ['build']",
+        "from bench_prep.provenance.environments import cache_in_use as at_work; name = []",
+    ],
+    ids=["build", "run"],
+)
+def test_it_refuses_while_another_process_is_at_work(folder: Path, at_work: str) -> None:
     before = files(folder)
-    with locked("build"):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench_prep", "cache", "--clear", "--yes"],
-            capture_output=True,
-            text=True,
-        )
+    code = (
+        f"import sys; {at_work}; sys.argv = ['bench-prep', 'run', '--against', 'main']\n"
+        "with at_work(*name): print('begun', flush=True); sys.stdin.read()\n"
+    )
+    clear = [sys.executable, "-m", "bench_prep", "cache", "--clear", "--yes"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "begun\n"
+        done = subprocess.run(clear, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "the cache is in use by process " in done.stderr
+    message, remedy = done.stderr.splitlines()
+    assert message.startswith(
+        f"error: the cache is in use by process {other.pid} (bench-prep run --against main), at it"
+    )
+    assert remedy == "try: wait until it has ended"
     assert files(folder) >= before
+    assert subprocess.run(clear, capture_output=True).returncode == 0
+    assert not (folder / "envs").exists()
+
+
+def test_what_a_build_removes_meanwhile(
+    folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for found in os.walk(path):
+            if Path(path).name == "wheels" and found[2]:
+                shutil.rmtree(path)
+            yield found
+
+    monkeypatch.setattr(cache, "os", SimpleNamespace(walk=walk))
+    console.quiet = False
+    cache.show(console)
+    assert not (folder / "wheels").exists()
+    assert "│ wheels    │ 0.0 │     0 │" in console.export_text()
 
 
 def test_old_logs_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import install_wheel, installed_vllm
 from bench_prep.provenance.worktree import open_worktree
-from bench_prep.source import Source, prove_source
+from bench_prep.source import Source, build_only, prove_source
 from bench_prep.stages import Stages
 
 from .provenance.conftest import write_parts, write_small_vllm
@@ -128,7 +129,49 @@ def test_edited_compiled_sources_are_not_timed_with_a_wheel_s_parts(
     assert not site.exists()
 
 
-def test_an_edit_that_is_not_in_the_compiled_parts(site: Path, checkout: Path, parts: Path) -> None:
-    (checkout / "csrc" / "kernel.cu").write_text("edited")
-    with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
-        columns(worktree=checkout, precompiled=parts)
+def commit(root: Path) -> str:
+    found = open_worktree(root).commit
+    assert found is not None
+    return found
+
+
+def told(checkout: Path, parts: Path) -> list[str]:
+    """What a build says of the compiled sources."""
+    shown = io.StringIO()
+    build_only(open_worktree(checkout), parts, "cpu", False, Stages(Console(file=shown)))
+    return [line.strip() for line in shown.getvalue().splitlines() if "Rust" in line]
+
+
+class TestCommittedChanges:
+    """Of a checkout and the compiled parts of a wheel of version 1."""
+
+    @pytest.fixture(autouse=True)
+    def _committed(self, site: Path, checkout: Path) -> None:
+        git(checkout, "tag", "v1")
+        (checkout / "csrc" / "kernel.cu").write_text("__global__ void other() {}\n")
+        git(checkout, "commit", "-qam", "second")
+
+    def test_since_the_release_tag(self, checkout: Path, parts: Path) -> None:
+        with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+            told(checkout, parts)
+        git(checkout, "tag", "-f", "v1")
+        (checkout / UTILS).write_text("TWO = 2\n")
+        git(checkout, "commit", "-qam", "third")
+        assert told(checkout, parts) == []
+
+    def test_since_the_commit_that_the_wheel_names(self, checkout: Path, parts: Path) -> None:
+        with zipfile.ZipFile(parts, "a") as wheel:
+            wheel.writestr("vllm/_version.py", f"commit_id = 'g{commit(checkout)[:9]}'\n")
+        assert told(checkout, parts) == []
+        (checkout / "csrc" / "kernel.cu").write_text("__global__ void kernel() {}\n")
+        git(checkout, "commit", "-qam", "as in v1")
+        with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+            told(checkout, parts)
+
+    def test_where_there_is_no_knowing(self, checkout: Path, parts: Path) -> None:
+        git(checkout, "tag", "-d", "v1")
+        said = f"not known: whether its C++, CUDA and Rust sources are those of {parts.name}"
+        assert told(checkout, parts) == [said]
+        (checkout / "csrc" / "kernel.cu").write_text("edited\n")
+        with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+            told(checkout, parts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pytest
 
 from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.provenance import child, launch
-from bench_prep.provenance.launch import run_isolated
+from bench_prep.provenance.launch import run_isolated, temporary_folder
 
 PROBE = "tests.provenance.probe"
 
@@ -88,6 +90,15 @@ def test_a_shadow_vllm_is_not_seen(
     assert settings == launch.PYTHON_SETTINGS
     assert settings["PYTHONSAFEPATH"] == settings["PYTHONNOUSERSITE"] == "1"
     assert event["env"]["ANSWER"] == "42"
+
+
+def test_sets_have_one_order_in_all_processes(probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "emit({'set': list(set(map(str, range(100))))})"
+    orders = []
+    for seed in ("7", "random"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        orders.append(probe(code)[1])
+    assert orders[0] == orders[1]
 
 
 def test_events_arrive_while_the_child_runs_and_in_order(probe: Any, tmp_path: Path) -> None:
@@ -206,8 +217,31 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) ->
     assert parent.wait(timeout=10) != 0
     assert gone(pid)
     if sent == signal.SIGKILL:
-        folder.rmdir()  # nobody was left to do it
+        assert folder.is_dir(), "nobody was left to do it"
+        with temporary_folder() as another:
+            assert another.is_dir()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("maker", ["a living process", "another user", "a process out of sight"])
+def test_a_folder_that_may_be_in_use_stays(maker: str) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    pid = os.getpid() if maker == "a living process" else ended.pid
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-prep-{pid}-", dir="/tmp"))
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        if maker == "another user":
+            if os.geteuid() != 0:
+                pytest.skip("only root can give a folder away")
+            os.chown(folder, 12345, 12345)
+        if maker == "a process out of sight":
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with temporary_folder():
+            assert folder.is_dir()
+    finally:
+        os.close(held)
+        folder.rmdir()
 
 
 def test_unreadable_events_are_named(tmp_path: Path) -> None:
