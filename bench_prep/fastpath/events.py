@@ -68,8 +68,8 @@ def summary(counts: dict[str, Any]) -> None:
     """Two lines: one for people, one of JSON for programs."""
     steps, dispatched = counts["decode_steps"], counts["dispatched"]
     share = f" ({100 * dispatched / steps:.1f} %)" if steps else ""
-    reasons = sorted(counts["fallbacks"].items(), key=lambda item: -item[1])
-    others = "; others: " + ", ".join(f"{n} {name}" for name, n in reasons) if reasons else ""
+    reasons = sorted(counts["decode_fallbacks"].items(), key=lambda item: -item[1])
+    others = "; else " + ", ".join(f"{n} {name}" for name, n in reasons) if reasons else ""
     _log.info(
         "%s: %d of %d decode steps by the fast path%s%s", SUMMARY, dispatched, steps, share, others
     )
