@@ -8,6 +8,7 @@ in a service. Only the forward pass is missing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,29 @@ from bench_prep.errors import Missing, UsageError
 from bench_prep.settings import RunSettings
 
 
-def make_runners(settings: RunSettings, count: int) -> list[Any]:
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """What a hybrid model's KV groups have beyond their block sizes.
+
+    `state_groups` groups of recurrent state follow the attention groups: one block per request
+    and no slots. `kernel_block_sizes` are the attention groups', in tokens; None: their own.
+    """
+
+    state_groups: int = 0
+    kernel_block_sizes: tuple[int, ...] | None = None
+
+
+def splits_blocks() -> bool:
+    """Whether this vLLM's block tables know kernel block sizes: up to 0.26 or so."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    parameters = inspect.signature(GPUModelRunner.may_reinitialize_input_batch).parameters
+    return "kernel_block_sizes" in parameters
+
+
+def make_runners(
+    settings: RunSettings, count: int, hybrid: Hybrid = Hybrid()
+) -> list[Any]:
     """`count` identical runners in one process, on the device that vLLM's platform names.
 
     Raises:
@@ -39,8 +62,8 @@ def make_runners(settings: RunSettings, count: int) -> list[Any]:
         config = _engine_config(settings, Path(folder))
         _initialize_platform(config, Path(folder))
         with _current_config(config):
-            _check_block_sizes(config, settings.block_sizes)
-            runners = [_make_runner(config, settings) for _ in range(count)]
+            _check_block_sizes(config, hybrid.kernel_block_sizes or settings.block_sizes)
+            runners = [_make_runner(config, settings, hybrid) for _ in range(count)]
     _same_uninitialized_memory(runners)
     return runners
 
@@ -87,9 +110,14 @@ def _current_config(config: Any) -> Iterator[None]:
         yield
 
 
-def _make_runner(config: Any, settings: RunSettings) -> Any:
+def _make_runner(config: Any, settings: RunSettings, hybrid: Hybrid) -> Any:
     from vllm.platforms import current_platform
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MambaSpec,
+    )
 
     if current_platform.device_type == "cpu":
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner as Runner
@@ -111,14 +139,22 @@ def _make_runner(config: Any, settings: RunSettings) -> Any:
         )
         for index, block_size in enumerate(settings.block_sizes)
     ]
+    groups += [
+        KVCacheGroupSpec(
+            layer_names=[f"state.{index}"],
+            kv_cache_spec=MambaSpec(
+                block_size=settings.max_model_len, shapes=((1,),), dtypes=(torch.float32,)
+            ),
+        )
+        for index in range(hybrid.state_groups)
+    ]
     blocks = sum(-(-settings.max_model_len // size) for size in settings.block_sizes) + 1
     kv_cache_config = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     runner.kv_cache_config = kv_cache_config
-    # Up to 0.26 the kernel block sizes are given; later they are the groups' own.
-    needs_kernel_sizes = (
-        "kernel_block_sizes" in inspect.signature(runner.may_reinitialize_input_batch).parameters
-    )
-    extra = [list(settings.block_sizes)] if needs_kernel_sizes else []
+    kernel_sizes = [*(hybrid.kernel_block_sizes or settings.block_sizes)]
+    kernel_sizes += [settings.max_model_len] * hybrid.state_groups
+    # Later they are the groups' own.
+    extra = [kernel_sizes] if splits_blocks() else []
     runner.may_reinitialize_input_batch(kv_cache_config, *extra)
     if device.type == "cpu":
         # The new batch's device buffers are the host's, as after the constructor.

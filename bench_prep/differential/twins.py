@@ -1,170 +1,328 @@
-"""Traces of requests that come, run together, pause and leave, fed to twins step by step.
+"""Twins: two real vLLM runners, fed the same scheduler outputs, whose whole states stay equal.
 
-Scheduler outputs are vLLM's own objects; what is decided here is only which request gets which
-tokens and blocks, as vLLM's scheduler would.
+A step is vLLM's own `execute_model` and `sample_tokens` with a stand-in for the model. Scheduler
+outputs are vLLM's own objects; what is decided here is only which request gets which tokens and
+blocks, as vLLM's scheduler would.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from bench_prep.decode.model import VOCAB_SIZE
+from bench_prep.differential.blocks import BlockPool
+from bench_prep.differential.model import StandIn
+from bench_prep.differential.requests import SEED, STRUCTURED, Request
+from bench_prep.errors import OutputsDiffer
 from bench_prep.snapshot import first_difference
 
-VOCABULARY = 1000
-
-
-@dataclasses.dataclass
-class Request:
-    """One request as the scheduler sees it."""
-
-    name: str
-    prompt: list[int]
-    blocks: list[list[int]]
-    computed: int = 0
-    tokens: list[int] = dataclasses.field(default_factory=list)
-    in_batch: bool = False
-    fresh: bool = True
-
-    @property
-    def known(self) -> int:
-        return len(self.prompt) + len(self.tokens)
+#: What happens inside steps, beside the operations: names of counters in `Twins.seen`.
+NEW_BLOCK, FULL_ROW, MODEL_LENGTH = "new block", "full row", "model length"
+CONDENSED, REORDERED, ALONE_AGAIN = "condensed", "reordered", "alone again"
+RESUMED, PREFIX_HIT, CHUNKED_PREFILL = "resumed", "prefix-cache hit", "chunked prefill"
+HAPPENINGS = (
+    NEW_BLOCK, FULL_ROW, MODEL_LENGTH, CONDENSED, REORDERED, ALONE_AGAIN, RESUMED, PREFIX_HIT,
+    CHUNKED_PREFILL,
+)  # fmt: skip
 
 
 class Twins:
-    """Two runners that are fed the same scheduler outputs; the second one has a candidate."""
+    """Two runners that are fed the same scheduler outputs; the second one has a candidate.
 
-    def __init__(self, baseline: Any, runner: Any, candidate: Any, block_sizes: tuple[int, ...]):
+    Attributes:
+        live: the unfinished requests by name, in the order of their arrival.
+        steps: steps taken in which something was scheduled.
+        seen: how often each of `HAPPENINGS`, and each kind of request, was in a step.
+    """
+
+    def __init__(
+        self,
+        baseline: Any,
+        runner: Any,
+        candidate: Any,
+        block_sizes: tuple[int, ...],
+        *,
+        state_groups: int = 0,
+        reorders: bool = False,
+        seed: int = 0,
+    ):
         self.runners = (baseline, runner)
-        self.prepares = (baseline._prepare_inputs, candidate)
+        self.results: list[Any] = [None, None]
+        prepares = (baseline._prepare_inputs, candidate)
+        for index, prepare in enumerate(prepares):
+            self._bring_up(index, prepare, reorders)
         self.block_sizes = block_sizes
-        self.rng = np.random.default_rng(0)
+        self.max_model_len: int = runner.max_model_len
+        self.rng = np.random.default_rng(seed)
+        self.pool = BlockPool(block_sizes, state_groups, self.rng)
         self.live: dict[str, Request] = {}
         self.finished: set[str] = set()
-        self.free = list(range(1, 4000))
-        self.rng.shuffle(self.free)
-        self.count = 0
+        self.steps = 0
+        self.seen: Counter[str] = Counter()
+        self._count = 0
+        self._order: list[str] = []
+
+    def _bring_up(self, index: int, prepare: Callable[..., Any], reorders: bool) -> None:
+        runner = self.runners[index]
+        runner.model = StandIn(runner.inputs_embeds_size, VOCAB_SIZE, runner.dtype, runner.device)
+        # Attention without layers: metadata common to all layers is built, and nothing else.
+        runner.attn_groups = [[] for _ in runner.kv_cache_config.kv_cache_groups]
+        runner.reorder_batch_threshold = 1 if reorders else None
+        if runner.uses_mrope:
+            runner._init_mrope_positions = _image_positions
+
+        def prepared(*arguments: Any) -> Any:
+            self.results[index] = prepare(*arguments)
+            return self.results[index]
+
+        runner._prepare_inputs = prepared
 
     def arrive(self, length: int) -> Request:
-        """A new request; it is scheduled from the next step on."""
-        self.count += 1
-        prompt = self.rng.integers(0, VOCABULARY, length).tolist()
-        request = Request(f"r{self.count}", prompt, [[] for _ in self.block_sizes])
+        """A new greedy request of `length` random tokens; it is scheduled from the next step on."""
+        from bench_prep.differential.requests import sampling_params
+
+        prompt = self.rng.integers(0, VOCAB_SIZE, length).tolist()
+        return self.add(prompt, params=sampling_params("greedy", lambda low, high: low))
+
+    def add(self, prompt: list[int], name: str | None = None, **fields: Any) -> Request:
+        """A new request with these `Request` fields."""
+        self._count += 1
+        request = Request(name or f"r{self._count}", prompt, self.pool.none(), **fields)
         self.live[request.name] = request
         return request
 
     def finish(self, request: Request) -> None:
-        """The request leaves; the runners hear of it in the next step."""
+        """The request leaves, wherever it is; the runners hear of it in the next step."""
         del self.live[request.name]
-        if not request.fresh:
-            self.finished.add(request.name)
-        self._release(request)
+        self.finished.add(request.name)
+        self.pool.release(request.blocks)
 
     def preempt(self, request: Request) -> None:
         """Its blocks are taken; when scheduled again it computes everything anew."""
-        self._release(request)
+        self.pool.release(request.blocks)
+        request.blocks = self.pool.none()
         request.computed = 0
-
-    def _release(self, request: Request) -> None:
-        for group in request.blocks:
-            self.free.extend(group)
-        request.blocks = [[] for _ in self.block_sizes]
+        request.preempted = not request.fresh
 
     def step(self, chunk: int = 1000, only: list[Request] | None = None) -> None:
         """Schedule every live request, or `only` these; prompts advance by up to `chunk` tokens.
 
-        Raises AssertionError when the twins' states differ afterwards.
+        Raises:
+            OutputsDiffer: the twins' states differ afterwards.
         """
-        scheduled = [r for r in self.live.values() if only is None or r in only]
-        if not scheduled:
-            return
-        output = self._output({r.name: min(r.known - r.computed, chunk) for r in scheduled})
-        sampled = self.rng.integers(0, VOCABULARY, len(scheduled)).astype(np.int32)
-        results = []
-        for runner, prepare in zip(self.runners, self.prepares, strict=True):
-            # A copy each: vLLM keeps the lists of a scheduler output and extends them.
-            results.append(_take(runner, prepare, copy.deepcopy(output), sampled))
-        order = list(self.runners[0].input_batch.req_ids)
-        for request in self.live.values():
-            request.in_batch = request.name in output.num_scheduled_tokens
-        for index, name in enumerate(order):
-            request = self.live[name]
-            request.computed += output.num_scheduled_tokens[name]
-            if request.computed == request.known:
-                request.tokens.append(int(sampled[index]))
-        difference = first_difference((self.runners[0], results[0]), (self.runners[1], results[1]))
-        assert difference is None, f"after {output.num_scheduled_tokens}: {difference}"
+        self._execute(self._schedule(chunk, [*self.live.values()] if only is None else only))
 
-    def _output(self, tokens: dict[str, int]) -> Any:
-        from vllm import SamplingParams
-        from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+    def idle(self) -> None:
+        """A step in which nothing is scheduled: the runners only hear who has finished.
+
+        Raises:
+            OutputsDiffer: as `step`.
+        """
+        self._execute({})
+
+    @torch.inference_mode()
+    def dummy_run(self, tokens: int, attention: bool) -> None:
+        """vLLM's own dummy batch, as between the steps of a data-parallel engine.
+
+        Raises:
+            OutputsDiffer: as `step`.
+        """
+        for runner in self.runners:
+            runner._dummy_run(tokens, force_attention=attention)
+        self._compare("after a dummy run", *self.runners)
+
+    def _schedule(self, chunk: int, wanted: list[Request]) -> dict[str, int]:
+        """Tokens per request within the runner's limits, resumed and new requests last."""
+        runner = self.runners[0]
+        budget: int = runner.max_num_tokens
+        counts: dict[str, int] = {}
+        for request in sorted(wanted, key=lambda r: (r.fresh, r.preempted)):
+            if request.pause:
+                request.pause -= 1
+                continue
+            left = request.known - request.computed
+            count = min(left, chunk, budget)
+            if request.asked == SEED and runner.device.type == "cpu":
+                # vLLM cannot take a sample back there: torch's generators have no offset.
+                count = left if left <= budget else 0
+            if count and len(counts) < runner.max_num_reqs:
+                counts[request.name] = count
+                budget -= count
+        return counts
+
+    def _execute(self, counts: dict[str, int]) -> None:
+        output, grammar = self._output(counts), self._grammar(counts)
+        self._before(counts)
+        seed = int(self.rng.integers(2**31))
+        # A copy each: vLLM keeps the lists of a scheduler output and extends them.
+        for runner in self.runners:
+            self._forward(runner, copy.deepcopy(output))
+        if not counts:
+            self._compare("after an idle step", *self.runners)
+        else:
+            self._compare(f"before sampling of {counts}", *self._states())
+            sampled = [self._sample(r, copy.deepcopy(grammar), seed) for r in self.runners]
+            self._compare(f"after {counts}", *self._states(sampled))
+            self._book(counts, sampled[0])
+            self.steps += 1
+        for request in self.live.values():
+            request.in_batch = request.name in counts
+
+    def _states(self, sampled: list[Any] | None = None) -> list[Any]:
+        return [
+            (runner, self.results[i], sampled and sampled[i])
+            for i, runner in enumerate(self.runners)
+        ]
+
+    def _compare(self, when: str, expected: Any, found: Any) -> None:
+        difference = first_difference(expected, found)
+        if difference is not None:
+            raise OutputsDiffer(f"step {self.steps}, {when}: {difference}")
+
+    @torch.inference_mode()
+    def _forward(self, runner: Any, output: Any) -> None:
+        runner.execute_model(output)
+        for new in output.scheduled_new_reqs:
+            # vLLM leaves the rows of later chunks uninitialized: give both twins the same.
+            rank = new.sampling_params.prompt_logprobs
+            if rank is not None and new.prompt_token_ids is not None:
+                runner.requests[new.req_id].in_progress_prompt_logprobs_cpu = _no_logprobs(
+                    len(new.prompt_token_ids) - 1, rank + 1
+                )
+
+    @torch.inference_mode()
+    def _sample(self, runner: Any, grammar: Any, seed: int) -> Any:
+        torch.manual_seed(seed)  # unseeded requests draw from torch's global generators
+        output = runner.sample_tokens(grammar)
+        return output.get_output() if hasattr(output, "get_output") else output
+
+    def _book(self, counts: dict[str, int], output: Any) -> None:
+        """What the scheduler does with the runner's output."""
+        for name, count in counts.items():
+            request = self.live[name]
+            request.computed += count
+            sampled = output.sampled_token_ids[output.req_id_to_index[name]]
+            assert (len(sampled) == 1) == (request.computed == request.known)
+            request.tokens.extend(map(int, sampled))
+            if len(sampled) and request.stops(self.max_model_len):
+                self.seen[MODEL_LENGTH] += request.known == self.max_model_len
+                self.finish(request)
+        order = list(self.runners[0].input_batch.req_ids)
+        stayed = [name for name in self._order if name in order]
+        places = [order.index(name) for name in stayed]
+        self.seen[REORDERED] += places != sorted(places)
+        self.seen[CONDENSED] += any(
+            self._order.index(n) != p for n, p in zip(stayed, places, strict=True)
+        )
+        self.seen[ALONE_AGAIN] += len(order) == 1 < len(self._order)
+        self._order = order
+
+    def _before(self, counts: dict[str, int]) -> None:
+        """Count what is special in the step."""
+        for name, count in counts.items():
+            request = self.live[name]
+            self.seen[request.asked] += 1
+            self.seen[CHUNKED_PREFILL] += request.computed + count < len(request.prompt)
+            tokens = request.computed + count
+            self.seen[FULL_ROW] += self.pool.is_full(request.blocks, self.max_model_len)
+            self.seen[NEW_BLOCK] += count == 1 and any(
+                (tokens - 1) % size == 0 for size in self.block_sizes
+            )
+
+    def _output(self, counts: dict[str, int]) -> Any:
+        from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 
         new, cached = [], CachedRequestData.make_empty()
-        for name, count in tokens.items():
+        for name, count in counts.items():
             request = self.live[name]
-            added = self._allocate(request, request.computed + count)
+            added = self.pool.extend(request.blocks, request.computed + count)
             if request.fresh:
-                request.fresh = False
-                new.append(
-                    NewRequestData(
-                        req_id=name,
-                        prompt_token_ids=list(request.prompt),
-                        mm_features=[],
-                        sampling_params=SamplingParams(temperature=0.0),
-                        pooling_params=None,
-                        block_ids=tuple(list(group) for group in request.blocks),
-                        num_computed_tokens=0,
-                        lora_request=None,
-                    )
-                )
-                continue
-            resumed = not request.in_batch and request.computed == 0
-            cached.req_ids.append(name)
-            if resumed:
-                cached.resumed_req_ids.add(name)
-            if not request.in_batch:
-                cached.all_token_ids[name] = request.prompt + request.tokens
-            blocks = tuple(list(group) for group in (request.blocks if resumed else added))
-            cached.new_block_ids.append(blocks if resumed or any(blocks) else None)
-            cached.num_computed_tokens.append(request.computed)
-            cached.num_output_tokens.append(len(request.tokens))
+                new.append(_new_request(request))
+            else:
+                self._cache(cached, request, added)
+            request.fresh = request.preempted = False
         finished, self.finished = self.finished, set()
         return dataclasses.replace(
             SchedulerOutput.make_empty(),
             scheduled_new_reqs=new,
             scheduled_cached_reqs=cached,
-            num_scheduled_tokens=tokens,
-            total_num_scheduled_tokens=sum(tokens.values()),
+            num_scheduled_tokens=counts,
+            total_num_scheduled_tokens=sum(counts.values()),
             finished_req_ids=finished,
+            has_structured_output_requests=any(
+                self.live[name].asked == STRUCTURED for name in counts
+            ),
         )
 
-    def _allocate(self, request: Request, tokens: int) -> list[list[int]]:
-        added = []
-        for group, size in zip(request.blocks, self.block_sizes, strict=True):
-            new = [self.free.pop() for _ in range(-(-tokens // size) - len(group))]
-            group.extend(new)
-            added.append(new)
-        return added
+    def _cache(self, cached: Any, request: Request, added: list[list[int]]) -> None:
+        blocks = request.blocks if request.preempted else added
+        cached.req_ids.append(request.name)
+        if request.preempted:
+            cached.resumed_req_ids.add(request.name)
+            self.seen[RESUMED] += 1
+        # Not for a request that was preempted and resumed between two steps, either: vLLM's
+        # scheduler forgets who was in the batch when it takes everybody's blocks.
+        if not request.in_batch or request.preempted:
+            cached.all_token_ids[request.name] = request.prompt + request.tokens
+        given = tuple(list(group) for group in blocks)
+        cached.new_block_ids.append(given if request.preempted or any(given) else None)
+        cached.num_computed_tokens.append(request.computed)
+        cached.num_output_tokens.append(len(request.tokens))
+
+    def _grammar(self, counts: dict[str, int]) -> Any:
+        """A random bitmask of allowed tokens for each request with structured output."""
+        from vllm.v1.core.sched.output import GrammarOutput
+
+        names = [
+            name
+            for name, count in counts.items()
+            if self.live[name].asked == STRUCTURED
+            and self.live[name].computed + count == self.live[name].known
+        ]
+        if not names:
+            return None
+        words = self.rng.integers(-(2**31), 2**31, (len(names), -(-VOCAB_SIZE // 32)))
+        return GrammarOutput(names, words.astype(np.int32))
 
 
-@torch.inference_mode()
-def _take(runner: Any, prepare: Any, output: Any, sampled: np.ndarray[Any, Any]) -> Any:
-    """One step of one runner: states, preparation, booking of the sampled tokens."""
-    from vllm.v1.outputs import SamplerOutput
+def _new_request(request: Request) -> Any:
+    from vllm.v1.core.sched.output import NewRequestData
 
-    if runner.prepare_inputs_event is not None:
-        runner.prepare_inputs_event.synchronize()
-    runner._update_states(output)
-    counts = [output.num_scheduled_tokens[name] for name in runner.input_batch.req_ids]
-    result = prepare(output, np.array(counts, dtype=np.int32))
-    if runner.prepare_inputs_event is not None:
-        runner.prepare_inputs_event.record()
-    token = torch.from_numpy(sampled[:, None].copy()).to(runner.device)
-    runner.input_batch.prev_sampled_token_ids = None
-    hidden = torch.empty(sum(counts), 1, device=runner.device)
-    runner._bookkeeping_sync(output, SamplerOutput(token, None), None, hidden, sum(counts))
-    return result
+    return NewRequestData(
+        req_id=request.name,
+        prompt_token_ids=(
+            None if request.embeds is not None and request.is_token is None else [*request.prompt]
+        ),
+        prompt_embeds=request.embeds,
+        prompt_is_token_ids=request.is_token,
+        mm_features=[],
+        sampling_params=request.params,
+        pooling_params=None,
+        block_ids=tuple(list(group) for group in request.blocks),
+        num_computed_tokens=request.computed,
+        lora_request=None,
+    )
+
+
+def _no_logprobs(tokens: int, ranks: int) -> Any:
+    from vllm.v1.outputs import LogprobsTensors
+
+    empty = LogprobsTensors.empty_cpu(tokens, ranks)
+    for tensor in (empty.logprob_token_ids, empty.logprobs, empty.selected_token_ranks):
+        tensor.zero_()
+    return empty
+
+
+def _image_positions(request: Any) -> None:
+    """Three different rows and a delta of the request's own, as after an image."""
+    length = request.num_prompt_tokens
+    rows = torch.arange(length, dtype=torch.int64).repeat(3, 1)
+    request.mrope_positions = rows + torch.arange(3)[:, None] * (length % 3)
+    request.mrope_position_delta = -(length % 11)

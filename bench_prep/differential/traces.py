@@ -1,0 +1,110 @@
+"""Seeded random traces: the same operations in the same order for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bench_prep.differential.operations import OPERATIONS, Kind, Operation
+from bench_prep.differential.requests import ASKED
+from bench_prep.differential.twins import HAPPENINGS, Twins
+from bench_prep.differential.variants import Variant
+from bench_prep.errors import OutputsDiffer
+
+#: Steps after which a trace starts anew, with new runners.
+TRACE_STEPS = 2000
+#: How many requests are wanted at a time, until another number is.
+_WANTED = (1, 1, 1, 1, 2, 3, 5)
+
+
+@dataclass
+class Totals:
+    """What was done so far.
+
+    `coverage` counts each operation, happening (`twins.HAPPENINGS`) and kind of request;
+    `fallbacks` the steps left to vLLM's own path, by the step gate's reason.
+    """
+
+    steps: int = 0
+    dispatched: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[str] = field(default_factory=Counter)
+
+    def missing(self) -> list[str]:
+        """What was never done although every proof should."""
+        wanted = [operation.name for operation in OPERATIONS]
+        return [name for name in (*wanted, *HAPPENINGS, *ASKED) if not self.coverage[name]]
+
+
+def prove(
+    all_variants: tuple[Variant, ...],
+    steps: int,
+    seed: int,
+    progress: Callable[[Totals, str], None] = lambda totals, name: None,
+) -> Totals:
+    """At least `steps` steps of twins, spread evenly over the variants.
+
+    `progress` is called some times per trace with the variant's name.
+
+    Raises:
+        OutputsDiffer: at the first difference, with what repeats it.
+        Missing: the fast path does not serve this vLLM.
+    """
+    totals = Totals()
+    trace = 0
+    while totals.steps < steps:
+        for variant in all_variants:
+            share = min(TRACE_STEPS, -(-steps // len(all_variants)))
+            for _ in _trace(variant, f"{seed}/{trace}", share, totals):
+                progress(totals, variant.name)
+        trace += 1
+    return totals
+
+
+def _trace(variant: Variant, name: str, steps: int, totals: Totals) -> Iterator[None]:
+    """One trace, counted in `totals`; yields now and then."""
+    rng = random.Random(f"{variant.name}/{name}")
+    twins, candidate = variant.twins(rng.getrandbits(31))
+    done = 0
+    try:
+        for operation in operations(twins, rng, steps):
+            totals.coverage[operation.name] += 1
+            if twins.steps >= done + 100:
+                totals.steps += twins.steps - done
+                done = twins.steps
+                yield
+    except OutputsDiffer as error:
+        raise OutputsDiffer(
+            f"{variant.name}, trace {name}, {error.message}",
+            "the same --seed repeats it; the fast path is wrong, report it with this line",
+        ) from None
+    finally:
+        totals.steps += twins.steps - done
+        totals.dispatched += candidate.dispatched
+        totals.fallbacks.update(candidate.fallbacks)
+        totals.coverage.update(twins.seen)
+
+
+def operations(twins: Twins, rng: random.Random, steps: int) -> Iterator[Operation]:
+    """Apply random operations until `steps` more steps were taken; yields each one afterwards."""
+    end = twins.steps + steps
+    wanted = 1
+    while twins.steps < end:
+        if rng.random() < 0.02:
+            wanted = rng.choice(_WANTED)
+        live = len(twins.live)
+        kinds: list[Kind] = []
+        if live < wanted:
+            kinds.append("arrival")
+        elif rng.random() < (0.1 if live > wanted else 0.01):
+            kinds.append("departure")
+        if rng.random() < 0.05:
+            kinds.append("change")
+        for kind in (*kinds, "step"):
+            possible = [o for o in OPERATIONS if o.kind == kind and o.possible(twins)]
+            if possible:
+                operation = rng.choices(possible, [o.weight for o in possible])[0]
+                operation.apply(twins, rng.randint)
+                yield operation
