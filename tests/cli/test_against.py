@@ -61,6 +61,40 @@ def test_a_faster_and_exact_change(
     assert spec is not None and "envs" not in str(spec.origin)
 
 
+def test_a_damaged_environment_is_not_what_is_timed(
+    bench: Bench, tmp_path: Path, official: tuple[Path, Path], environment: dict[str, str]
+) -> None:
+    tree, parts = official
+    candidate = patched(tree, tmp_path / "candidate", "faster_and_exact.patch")
+    arguments = (
+        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
+        "--rounds", "1", "--iters", "20", "--output", "out.csv",
+    )  # fmt: skip
+    done = bench(*arguments)
+    assert done.code in (0, 4), done.err
+    frame = pd.read_csv(tmp_path / "out.csv")
+    runner = Path("vllm", "v1", "worker", "gpu_model_runner.py")
+    # A preparation that fails at once, in the baseline, and a runner that is not there.
+    envs = Path(environment["BENCH_PREP_CACHE"]) / "envs"
+    baseline = envs / frame["against_wheel_sha256"].iloc[-1][:32] / runner
+    right = baseline.read_text()
+    baseline.write_text(right.replace("def _prepare_inputs(", "def _gone("))
+    missing = envs / frame["wheel_sha256"].iloc[-1][:32] / runner
+    missing.unlink()
+    done = bench(*arguments)
+    assert done.code in (0, 4), done.err
+    said = [line.strip() for line in done.out.splitlines() if "made anew" in line]
+    assert said == [
+        f"that environment was damaged, and made anew: {runner} ({problem})"
+        for problem in ("RECORD differs", "missing")
+    ]
+    assert baseline.read_text() == right
+    again = pd.read_csv(tmp_path / "out.csv")
+    assert again["run"].nunique() == 2
+    for column in ("key_sources_sha256", "against_key_sources_sha256"):
+        assert again[column].nunique() == 1
+
+
 def test_a_faster_and_wrong_change(
     bench: Bench, tmp_path: Path, official: tuple[Path, Path]
 ) -> None:

@@ -203,8 +203,7 @@ def test_a_device_that_is_not_there(bench: Bench) -> None:
 
 @pytest.mark.usefixtures("same_files")
 def test_no_vllm(bench: Bench, bare_python: Path) -> None:
-    for command in ("run", "verify-install"):
-        bench(command, python=bare_python).refused(6, "vLLM is not installed")
+    bench("run", python=bare_python).refused(6, "vLLM is not installed")
 
 
 def test_an_unsupported_vllm(bench: Bench, bare_python: Path, tmp_path: Path) -> None:
@@ -277,10 +276,9 @@ class TestOnTheRealVllm:
         done.refused(2, "--block-sizes", "does not accept 24")
         assert "accepted: " in done.err
 
-    @pytest.mark.parametrize("command", ["verify-install", "run --no-build"])
-    def test_another_worktree(self, bench: Bench, tmp_path: Path, command: str) -> None:
+    def test_another_worktree(self, bench: Bench, tmp_path: Path) -> None:
         worktree = make_worktree(tmp_path / "vllm", **{"PKG-INFO": "Name: vllm\nVersion: 0.32.0\n"})
-        done = bench(*command.split(), "--worktree", worktree)
+        done = bench("run", "--no-build", "--worktree", worktree)
         assert done.code == 5, done.err
         assert "vllm/v1/worker/block_table.py" in done.out
         assert done.err.startswith("error: ")

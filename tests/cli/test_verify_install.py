@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from bench_prep.measure.records import ARMS, Block, Round
-from bench_prep.provenance.hashes import combined_sha256
+from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.report.rows import rows
 from bench_prep.report.store import append
 from bench_prep.settings import RunSettings
@@ -111,46 +113,98 @@ class TestResult:
         done.refused(5, "wheel_sha256 was ")
 
 
-def test_a_run_of_two_worktrees_is_compared_with_their_environments(
-    bench: Bench, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    def make(sha256: str, text: str) -> Path:
-        site = Path(environment["BENCH_PREP_CACHE"]) / "envs" / sha256[:32]
-        info = site / "vllm-0.32.0.dist-info"
-        file = site / "vllm" / "v1" / "utils.py"
-        for folder in (info, file.parent):
-            folder.mkdir(parents=True)
-        file.write_text(text)
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
-        (info / "RECORD").write_text(f"vllm/v1/utils.py,sha256={digest.rstrip('=')},{len(text)}\n")
-        origin = {"url": "file:///x.whl", "archive_info": {"hashes": {"sha256": sha256}}}
-        (info / "direct_url.json").write_text(json.dumps(origin))
-        return file
+class TestTwoWorktrees:
+    """A run with --against is compared with the environments of both, `1...` and `2...`."""
 
-    def combined(text: str) -> str:
-        return combined_sha256({"vllm/v1/utils.py": hashlib.sha256(text.encode()).hexdigest()})
+    WHEELS: ClassVar = {"candidate": "1" * 64, "baseline": "2" * 64}
+    UTILS = Path("vllm", "v1", "utils.py")
+    PART = Path("vllm", "_C.abi3.so")
 
-    one, two = "1" * 64, "2" * 64
-    file = make(one, "ONE = 1\n")
-    proof = {
-        "vllm_version": "0.32.0",
-        "wheel_sha256": one,
-        "key_sources_sha256": combined("ONE = 1\n"),
-        "against_wheel_sha256": two,
-        "against_key_sources_sha256": combined("TWO = 2\n"),
-    }
-    write_run(tmp_path / "a.csv", "pair", **proof)
-    done = bench("verify-install", "--result", "a.csv")
-    done.refused(6, f"the environment of wheel {two[:12]}", "is no longer in the cache")
-    other = make(two, "TWO = 2\n")
-    done = bench("verify-install", "--result", "a.csv")
-    assert (done.code, done.err) == (0, "")
-    other.write_text("TWO = 3\n")
-    bench("verify-install", "--result", "a.csv").refused(5, "vllm/v1/utils.py (RECORD differs)")
-    other.write_text("TWO = 2\n")
-    file.unlink()
-    assert bench("verify-install", "--result", "a.csv").code == 5
+    @pytest.fixture(autouse=True)
+    def environments(
+        self, tmp_path: Path, environment: dict[str, str]
+    ) -> Iterator[dict[str, Path]]:
+        """Their folders, both as the run in a.csv found them."""
+        made, sources = {}, {}
+        for name, sha256 in self.WHEELS.items():
+            site = Path(environment["BENCH_PREP_CACHE"]) / "envs" / sha256[:32]
+            info = site / "vllm-0.32.0.dist-info"
+            for folder in (info, (site / self.UTILS).parent):
+                folder.mkdir(parents=True)
+            record = ""
+            for file in (self.UTILS, self.PART):
+                content = f"NAME = {name!r}\n".encode()
+                (site / file).write_bytes(content)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+                record += f"{file},sha256={digest.rstrip('=')},{len(content)}\n"
+            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+            (info / "RECORD").write_text(record)
+            origin = {"url": "file:///x.whl", "archive_info": {"hashes": {"sha256": sha256}}}
+            (info / "direct_url.json").write_text(json.dumps(origin))
+            made[name] = site
+            sources[name] = combined_sha256({self.UTILS.as_posix(): file_sha256(site / self.UTILS)})
+        proof = {
+            "vllm_version": "0.32.0",
+            "wheel_sha256": self.WHEELS["candidate"],
+            "key_sources_sha256": sources["candidate"],
+            "against_wheel_sha256": self.WHEELS["baseline"],
+            "against_key_sources_sha256": sources["baseline"],
+        }
+        write_run(tmp_path / "a.csv", "pair", **proof)
+        yield made
+        for site in made.values():
+            shutil.rmtree(site, ignore_errors=True)
+
+    def test_both_as_they_were(self, bench: Bench) -> None:
+        done = bench("verify-install", "--result", "a.csv", "--json")
+        assert (done.code, done.err) == (0, "")
+        found = json.loads(done.out)
+        assert found["ok"] is True
+        assert found["result"] == {"file": "a.csv", "run": "pair", "differs": {}}
+
+    @pytest.mark.parametrize("name", WHEELS)
+    def test_one_is_gone(self, bench: Bench, environments: dict[str, Path], name: str) -> None:
+        keys = json.loads(bench("verify-install", "--result", "a.csv", "--json").out)
+        shutil.rmtree(environments[name])
+        gone = f"the environment of wheel {self.WHEELS[name][:12]}"
+        bench("verify-install", "--result", "a.csv").refused(6, gone, "is no longer in the cache")
+        done = bench("verify-install", "--result", "a.csv", "--json")
+        done.refused(6, gone)
+        found = json.loads(done.out)
+        assert found["ok"] is False
+        assert [problem for problem in found["problems"] if gone in problem] == found["problems"]
+        assert found["result"] == {"file": "a.csv", "run": "pair", "differs": {}}
+        assert list(found) == list(keys)
+
+    @pytest.mark.parametrize("name", WHEELS)
+    def test_one_was_edited(self, bench: Bench, environments: dict[str, Path], name: str) -> None:
+        (environments[name] / self.UTILS).write_text("EDITED = 1\n")
+        reason = "vllm/v1/utils.py (RECORD differs)"
+        bench("verify-install", "--result", "a.csv").refused(5, reason)
+        done = bench("verify-install", "--result", "a.csv", "--json")
+        done.refused(5, reason)
+        found = json.loads(done.out)
+        assert found["ok"] is False
+        assert [file["path"] for file in found["wrong"]] or reason in found["problems"][0]
+
+    @pytest.mark.parametrize("name", WHEELS)
+    def test_a_compiled_part_was_edited(
+        self, bench: Bench, environments: dict[str, Path], name: str
+    ) -> None:
+        part = environments[name] / self.PART
+        part.write_bytes(part.read_bytes().swapcase())
+        assert bench("verify-install", "--result", "a.csv").code == 0  # its size alone is compared
+        done = bench("verify-install", "--result", "a.csv", "--whole")
+        done.refused(5, "vllm/_C.abi3.so (RECORD differs)")
+
+
+def test_no_vllm_is_an_answer(bench: Bench, bare_python: Path) -> None:
+    done = bench("verify-install", "--json", python=bare_python)
+    done.refused(6, "vLLM is not installed")
+    found = json.loads(done.out)
+    assert found["ok"] is False
+    assert found["problems"] == ["vLLM is not installed in this environment"]
+    assert found["package_dir"] is None
 
 
 def test_files_without_an_answer(bench: Bench, tmp_path: Path) -> None:

@@ -78,3 +78,23 @@ def test_a_package_that_is_imported_already(site: Path) -> None:
 def test_other_packages_are_left_alone(site: Path) -> None:
     code = OURS + "\nimport json.tool; print(type(json.tool.__loader__).__name__)"
     assert seen(code, site).split() == ["1", "SourceFileLoader"]
+
+
+def test_a_file_that_was_put_right_after_it_was_compiled(site: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from bench_prep.bringup import _check_imported\n"
+        "from bench_prep.provenance.hashes import file_sha256\n"
+        f"utils, package = Path({str(UTILS)!r}), Path('vllm')\n"
+        "right = utils.read_text()\n"
+        "hashes = {path.as_posix(): file_sha256(path) for path in package.rglob('*.py')}\n"
+        "utils.write_text('ONE = 2\\n')\n" + OURS + "\n"
+        "utils.write_text(right)\n"
+        "_check_imported(package, hashes)\n"
+    )
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        seen(code, site)
+    assert error.value.stdout.strip() == "2"
+    assert "vllm/v1/utils.py changed after it was verified" in error.value.stderr
+    # Without the edit the same is accepted.
+    assert seen(code.replace("ONE = 2", "ONE = 1"), site) == "1"
