@@ -15,7 +15,7 @@ MOST_LINES = 450
 #: Folder -> what of ours it may import besides itself, and what of the others it must not.
 DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "provenance": ({"errors"}, {"vllm", "torch"}),
-    "fastpath": ({"errors", "snapshot"}, set()),
+    "fastpath": ({"errors", "log_lines", "snapshot"}, set()),
     "measure": ({"errors"}, {"vllm"}),
     "decode": ({"errors", "settings", "snapshot"}, set()),
     "differential": ({"errors", "settings", "snapshot", "decode", "fastpath"}, set()),

@@ -9,15 +9,10 @@ import json
 import logging
 from typing import Any
 
+from bench_prep.log_lines import CLOSED, FIRST_DISPATCH, MARK, NOT_USED, RESERVED, SUMMARY
+
 #: Below vLLM's own logger, so that its handlers and its level apply.
 _log = logging.getLogger("vllm.bench_prep")
-
-MARK = "[bench-prep]"
-RESERVED = f"{MARK} fast path reserved"
-NOT_USED = f"{MARK} fast path not used"
-FIRST_DISPATCH = f"{MARK} fast path dispatched for the first time"
-DIFFERENCE = f"{MARK} fast path closed"
-SUMMARY = f"{MARK} summary"
 
 
 def reserved(runner: Any, selfcheck: int) -> None:
@@ -28,7 +23,8 @@ def reserved(runner: Any, selfcheck: int) -> None:
     groups = len(runner.input_batch.block_table.block_tables)
     checked = f", every {selfcheck}th step is checked" if selfcheck else ""
     _log.info(
-        "%s: vLLM %s, %s on %s, KV groups: %d%s",
+        "%s %s: vLLM %s, %s on %s, KV groups: %d%s",
+        MARK,
         RESERVED,
         vllm.__version__,
         names,
@@ -40,28 +36,29 @@ def reserved(runner: Any, selfcheck: int) -> None:
 
 def closed(reason: str) -> None:
     """The service gate is closed: vLLM's own path is used."""
-    _log.info("%s: %s", NOT_USED, reason)
+    _log.info("%s %s: %s", MARK, NOT_USED, reason)
 
 
 def off(switch: str) -> None:
     """The user turned the fast path off."""
-    _log.info("%s: turned off by %s", NOT_USED, switch)
+    _log.info("%s %s: turned off by %s", MARK, NOT_USED, switch)
 
 
 def failed(error: Exception) -> None:
     """The set-up failed: vLLM's own path is used."""
     text = str(error).partition("\n")[0]
-    _log.warning("%s: its set-up failed (%s: %s)", NOT_USED, type(error).__name__, text)
+    name = type(error).__name__
+    _log.warning("%s %s: its set-up failed (%s: %s)", MARK, NOT_USED, name, text)
 
 
 def first_dispatch(position: int) -> None:
     """The step gate was open for the first time."""
-    _log.info("%s, at position %d", FIRST_DISPATCH, position)
+    _log.info("%s %s, at position %d", MARK, FIRST_DISPATCH, position)
 
 
 def closed_for_good(reason: str) -> None:
     """The fast path gave up while the service runs; vLLM's own path goes on."""
-    _log.error("%s for this process, vLLM's own path goes on: %s", DIFFERENCE, reason)
+    _log.error("%s %s for this process, vLLM's own path goes on: %s", MARK, CLOSED, reason)
 
 
 def summary(counts: dict[str, Any]) -> None:
@@ -71,6 +68,12 @@ def summary(counts: dict[str, Any]) -> None:
     reasons = sorted(counts["decode_fallbacks"].items(), key=lambda item: -item[1])
     others = "; else " + ", ".join(f"{n} {name}" for name, n in reasons) if reasons else ""
     _log.info(
-        "%s: %d of %d decode steps by the fast path%s%s", SUMMARY, dispatched, steps, share, others
+        "%s %s: %d of %d decode steps by the fast path%s%s",
+        MARK,
+        SUMMARY,
+        dispatched,
+        steps,
+        share,
+        others,
     )
-    _log.info("%s %s", MARK, json.dumps({"event": "summary", **counts}))
+    _log.info("%s %s", MARK, json.dumps({"event": SUMMARY, **counts}))

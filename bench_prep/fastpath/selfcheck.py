@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench_prep.log_lines import CHECK_FAILED
 from bench_prep.snapshot import Difference, difference_at, leaves
 
 #: Attributes of a live runner that no preparation reads or writes, and that are large.
@@ -19,7 +20,6 @@ NOT_PREPARED = {
     "encoder_cache": "outputs of the encoder",
     "compilation_config": "configuration, with every layer",
 }
-CHECK_FAILED = "a step differs from vLLM's own path"
 
 
 class SelfCheck:

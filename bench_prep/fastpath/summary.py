@@ -1,18 +1,24 @@
-"""The counters of a service in its log: at intervals while steps are taken, and at its end."""
+"""The counters of a service in its log: when steps pause, at intervals, and at its end."""
 
 from __future__ import annotations
 
 import threading
+import time
 from multiprocessing.util import Finalize
 from typing import Any
 
 from bench_prep.fastpath.events import summary
 
+#: Without a new step for as long the service pauses.
+PAUSE_SECONDS = 1.0
+
 
 class Summary:
-    """Writes the counters of one `FastPath`; a daemon thread sleeps between two summaries.
+    """Writes the counters of one `FastPath`; a daemon thread sleeps between two looks at them.
 
-    `seconds` 0: at the end of the process alone.
+    vLLM's server kills its processes in the instant in which it ends (its `--shutdown-timeout` is
+    0 by default), so the end alone would come too late: the counters are written as soon as the
+    service pauses, and every `seconds` while it does not. `seconds` 0: at the end alone.
     """
 
     def __init__(self, path: Any, seconds: int) -> None:
@@ -34,8 +40,13 @@ class Summary:
                 summary(counts)
 
     def _run(self) -> None:
-        pause = threading.Event()
+        seen = written = 0
+        due = time.monotonic() + self._seconds
         while True:
-            pause.wait(self._seconds)
-            if self._path.steps:
+            time.sleep(PAUSE_SECONDS)
+            steps = self._path.steps
+            pauses, seen = steps == seen, steps
+            if steps != written and (pauses or time.monotonic() >= due):
                 self.write()
+                written = steps
+                due = time.monotonic() + self._seconds
