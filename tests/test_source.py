@@ -19,7 +19,7 @@ from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import install_wheel, installed_vllm
 from bench_prep.provenance.worktree import open_worktree
-from bench_prep.source import Source, build_only, prove_source
+from bench_prep.source import Source, build_only, prove_source, prove_worktrees
 from bench_prep.stages import Stages
 
 from .provenance.conftest import write_parts, write_small_vllm
@@ -133,6 +133,20 @@ def commit(root: Path) -> str:
     found = open_worktree(root).commit
     assert found is not None
     return found
+
+
+def test_compiled_sources_by_which_two_worktrees_differ(
+    site: Path, checkout: Path, parts: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", str(checkout), str(other))
+    (other / "csrc" / "new.cu").touch()
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "second")
+    pair = Source(worktree=checkout, against=other, precompiled=parts)
+    with pytest.raises(NotTheWorktree, match=r"csrc/new\.cu differs between the worktrees"):
+        prove_worktrees(pair, "cpu", Stages(Console(file=io.StringIO())))
+    assert not (cache_dir() / "wheels").exists()
 
 
 def told(checkout: Path, parts: Path) -> list[str]:
