@@ -18,11 +18,16 @@ from bench_prep.fastpath.targets import memory
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of the service gate: `holds(runner)` is true when the gate stays open."""
+    """One condition of the service gate: `holds(runner)` is true when the gate stays open.
+
+    A first line of defence has no `second_line`: without it some runner's states would differ,
+    which a test shows. A second line has the reason why no such runner is known.
+    """
 
     name: str
     why: str
     holds: Callable[[Any], bool]
+    second_line: str | None = None
 
 
 def _platform(runner: Any) -> str:
@@ -52,6 +57,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "unsupported device",
         "the writes have been proven on the listed device types only",
         lambda r: _platform(r) in known()["devices"],
+        second_line="no trace without such a device; its runner may well have CUDA's source",
     ),
     Condition(
         "unknown runner source",
@@ -62,6 +68,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "unlisted architecture",
         "an architecture is listed once it has been proven equal",
         _architectures_known,
+        second_line="vLLM's preparation asks the model nothing behind the prompt",
     ),
     Condition(
         # On a device the sampled token never reaches the host under async scheduling, which is
@@ -69,6 +76,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "async scheduling",
         "must be on with a device and off on the CPU platform",
         lambda r: bool(r.use_async_scheduling) == (_platform(r) != "cpu"),
+        second_line="the step gate asks for the sampled token itself",
     ),
     Condition(
         "parallelism",
@@ -77,8 +85,10 @@ SERVICE_GATE: tuple[Condition, ...] = (
     ),
     Condition(
         "data parallelism",
-        "dummy runs between steps write device block tables behind the dirty marks",
+        "the dummy runs between steps have not been proven",
         lambda r: r.parallel_config.data_parallel_size == 1,
+        second_line="every step writes anew all that a dummy run writes, but no service of several "
+        "ranks has been compared",
     ),
     Condition(
         "speculative decoding",
@@ -87,12 +97,16 @@ SERVICE_GATE: tuple[Condition, ...] = (
     ),
     Condition("LoRA", "adapters are switched inside the preparation", lambda r: not r.lora_config),
     Condition(
-        "XD-RoPE", "positions of other shape", lambda r: not getattr(r, "uses_xdrope_dim", 0)
+        "XD-RoPE",
+        "its positions, which have no delta, are not written",
+        lambda r: not getattr(r, "uses_xdrope_dim", 0),
     ),
     Condition(
         "encoder-decoder",
-        "encoder lengths are prepared too",
+        "cross-attention has not been proven",
         lambda r: not r.model_config.is_encoder_decoder,
+        second_line="vLLM prepares the encoder's lengths with the attention metadata, behind the "
+        "preparation",
     ),
     Condition(
         "M-RoPE rows",
@@ -103,6 +117,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "Mamba state of speculative decoding",
         "its block indices are prepared too",
         lambda r: getattr(r, "mamba_prev_last_scheduled_idx", None) is None,
+        second_line="vLLM has it with speculative decoding only",
     ),
 )
 
@@ -115,31 +130,43 @@ def closed_service_gate(runner: Any) -> str | None:
     return None
 
 
-#: Reasons of the step gate, in the order in which they are tested.
+#: Reasons of the step gate, in the order in which they are tested: the likeliest first.
 SEVERAL_REQUESTS = "several requests"
 SEVERAL_TOKENS = "several tokens"
-ENCODER_INPUT = "encoder input"
-DRAFT_TOKENS = "draft tokens"
 BATCH_REPLACED = "batch replaced"
 NO_SAMPLED_TOKEN = "no sampled token on the device"
-SAMPLED_TOKEN_KIND = "sampled token of another kind"
 NOT_AT_INDEX_0 = "not at index 0 in the previous step"
+SAMPLED_TOKEN_KIND = "sampled token of another kind"
 IN_PROMPT = "still in the prompt"
 NOT_CONTINUOUS = "tokens not continuous with the position"
 LENGTH_MISMATCH = "last length is not the position"
+DRAFT_TOKENS = "draft tokens"
+ENCODER_INPUT = "encoder input"
 STEP_REASONS = (
     SEVERAL_REQUESTS,
     SEVERAL_TOKENS,
-    ENCODER_INPUT,
-    DRAFT_TOKENS,
     BATCH_REPLACED,
     NO_SAMPLED_TOKEN,
-    SAMPLED_TOKEN_KIND,
     NOT_AT_INDEX_0,
+    SAMPLED_TOKEN_KIND,
     IN_PROMPT,
     NOT_CONTINUOUS,
     LENGTH_MISMATCH,
+    DRAFT_TOKENS,
+    ENCODER_INPUT,
 )
+#: Second lines of defence: without one of these no trace of a scheduler is known to leave another
+#: state, and why. Every other reason is a first line, which a test shows.
+STEP_SECOND_LINE = {
+    SEVERAL_REQUESTS: "each has a token, so that they are several tokens too; the name says more",
+    SEVERAL_TOKENS: "of several requests, or of one in its prompt or not continuous",
+    NO_SAMPLED_TOKEN: "no request then has an index in the previous step",
+    SAMPLED_TOKEN_KIND: "vLLM's samplers leave int32 of shape [requests, 1] on the runner's "
+    "device, of which the first is read; none is left on the CPU platform",
+    LENGTH_MISMATCH: "every step writes anew whatever the previous one left",
+    DRAFT_TOKENS: "there are none without speculative decoding, and with them several tokens",
+    ENCODER_INPUT: "belongs to a prompt, and vLLM's preparation does not read it",
+}
 
 
 class StepGate:
@@ -156,9 +183,7 @@ class StepGate:
         "_batch",
         "_computed",
         "_device",
-        "_held",
         "_last_lengths",
-        "_prompt",
         "_runner",
         "position",
         "request",
@@ -172,8 +197,6 @@ class StepGate:
         # The device's index, None on the CPU platform.
         self._device = None if runner.device.type == "cpu" else runner.positions.get_device()
         self._computed = memory(batch.num_computed_tokens_cpu)
-        self._prompt = memory(batch.num_prompt_tokens)
-        self._held = memory(batch.num_tokens_no_spec)
         self._last_lengths = memory(runner.optimistic_seq_lens_cpu.numpy())
         self.position = -1
         self.request: Any = None
@@ -182,22 +205,22 @@ class StepGate:
     def check(self, scheduler_output: Any) -> str | None:
         """None when the step may be prepared by the fast path, else the reason why not."""
         batch = self._batch
-        if len(batch._req_ids) != 1:
+        request_ids = batch._req_ids
+        if len(request_ids) != 1:
             return SEVERAL_REQUESTS
         if scheduler_output.total_num_scheduled_tokens != 1:
             return SEVERAL_TOKENS
-        if scheduler_output.scheduled_encoder_inputs:
-            return ENCODER_INPUT
-        if scheduler_output.scheduled_spec_decode_tokens:
-            return DRAFT_TOKENS
         runner = self._runner
         if runner.input_batch is not batch:
             return BATCH_REPLACED
-        request_id = batch._req_ids[0]
+        request_id = request_ids[0]
         sampled = batch.prev_sampled_token_ids
         if self._device is not None:
             if sampled is None:
                 return NO_SAMPLED_TOKEN
+            previous = batch.prev_req_id_to_index
+            if not previous or previous.get(request_id) != 0:
+                return NOT_AT_INDEX_0
             if (
                 sampled.get_device() != self._device
                 or sampled.dtype is not torch.int32
@@ -205,21 +228,21 @@ class StepGate:
                 or sampled.numel() != 1
             ):
                 return SAMPLED_TOKEN_KIND
-            if (batch.prev_req_id_to_index or {}).get(request_id) != 0:
-                return NOT_AT_INDEX_0
         elif sampled is not None:
             return SAMPLED_TOKEN_KIND
-        position = self._computed[0]
-        if position < self._prompt[0]:
-            return IN_PROMPT
         request = runner.requests[request_id]
-        if (
-            self._held[0] != position + 1
-            or request.num_prompt_tokens + len(request.output_token_ids) != position + 1
-        ):
+        position = self._computed[0]
+        prompt = request.num_prompt_tokens
+        if position < prompt:
+            return IN_PROMPT
+        if prompt + len(request.output_token_ids) != position + 1:
             return NOT_CONTINUOUS
         if self._last_lengths[0] != position:
             return LENGTH_MISMATCH
+        if scheduler_output.scheduled_spec_decode_tokens:
+            return DRAFT_TOKENS
+        if scheduler_output.scheduled_encoder_inputs:
+            return ENCODER_INPUT
         self.position = position
         self.request = request
         self.sampled = sampled
