@@ -20,6 +20,7 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "decode": ({"errors", "settings", "snapshot"}, set()),
     "differential": ({"errors", "settings", "snapshot", "decode", "fastpath"}, set()),
     "report": ({"errors", "measure", "settings"}, {"vllm", "torch"}),
+    "serving": ({"errors", "log_lines", "stages"}, {"vllm", "torch"}),
 }
 
 

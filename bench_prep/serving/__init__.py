@@ -1,0 +1,1 @@
+"""A service that runs with the plugin, seen from its log."""
