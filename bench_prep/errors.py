@@ -40,6 +40,12 @@ class OutputsDiffer(BenchPrepError):
     exit_code = 3
 
 
+class Inconclusive(BenchPrepError):
+    """What was done settles nothing."""
+
+    exit_code = EXIT_INCONCLUSIVE
+
+
 class NotTheWorktree(BenchPrepError):
     """The installed package is not the worktree."""
 
@@ -61,5 +67,5 @@ class Interrupted(BenchPrepError):
 #: Exit code -> class, to raise again in the parent what the timing process reported.
 BY_EXIT_CODE: dict[int, type[BenchPrepError]] = {
     cls.exit_code: cls
-    for cls in (BenchPrepError, UsageError, OutputsDiffer, NotTheWorktree, Missing)
+    for cls in (BenchPrepError, UsageError, OutputsDiffer, Inconclusive, NotTheWorktree, Missing)
 }

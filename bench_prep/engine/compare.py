@@ -1,0 +1,52 @@
+"""Where the outputs of two engines differ first, token by token and bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any
+
+#: Phase -> the output of each of its requests, as `engine.process` sends them.
+Outputs = Mapping[str, list[dict[str, Any]]]
+
+
+def first_difference(expected: Outputs, found: Outputs) -> str | None:
+    """The first difference, in words; None when all tokens and log-probabilities are the same."""
+    if list(expected) != list(found):
+        return f"expected the phases {list(expected)}, found {list(found)}"
+    for phase, requests in expected.items():
+        if len(requests) != len(found[phase]):
+            return f"{phase}: expected {len(requests)} requests, found {len(found[phase])}"
+        for index, (one, other) in enumerate(zip(requests, found[phase], strict=True)):
+            if difference := request_difference(one, other):
+                place = phase if len(requests) == 1 else f"{phase}, request {index}"
+                return f"{place}, {difference}"
+    return None
+
+
+def request_difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
+    """The same for one request; tokens are counted from 0."""
+    pairs = zip_longest(expected["prompt_logprobs"], found["prompt_logprobs"], fillvalue=[])
+    for index, (one, other) in enumerate(pairs):
+        if one != other:
+            return f"prompt token {index}: expected {_logprobs(one)}, found {_logprobs(other)}"
+    for index, (here, there) in enumerate(zip_longest(_steps(expected), _steps(found))):
+        if here != there:
+            return f"token {index}: expected {_step(here)}, found {_step(there)}"
+    for key in ("finish", "cached"):
+        if expected[key] != found[key]:
+            return f"{key}: expected {expected[key]}, found {found[key]}"
+    return None
+
+
+def _steps(output: dict[str, Any]) -> list[tuple[int, list[list[Any]]]]:
+    return list(zip(output["tokens"], output["logprobs"], strict=True))
+
+
+def _step(step: tuple[int, list[list[Any]]] | None) -> str:
+    return "no more" if step is None else f"{step[0]} ({_logprobs(step[1])})"
+
+
+def _logprobs(step: list[list[Any]]) -> str:
+    """Log-probability and rank of each token; `repr` tells any two floats apart."""
+    return ", ".join(f"{token}: {float.fromhex(value)!r} #{rank}" for token, value, rank in step)

@@ -1,0 +1,10 @@
+"""Names that the processes of a proof share; to be imported before vLLM."""
+
+#: vLLM's `load_format` and `worker_extension_cls` of an engine under proof.
+LOAD_FORMAT = "bench_prep_varying"
+WORKER_EXTENSION = "bench_prep.engine.worker.ProbedWorker"
+#: The fast path's name in the entry-point group `vllm.general_plugins`.
+PLUGIN = "bench_prep"
+
+#: The phase whose tokens must vary, and in which the wrong slot is planted.
+GREEDY = "greedy"

@@ -1,0 +1,98 @@
+"""The process of one engine: vLLM's `LLM` with its own processes for scheduler and worker.
+
+Started by `provenance.launch`. Its events: one `facts`, one `outputs` per phase and pass, one
+`fault` per planted wrong slot, `done`; or `error`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench_prep.bringup import do_job
+from bench_prep.engine.names import GREEDY, LOAD_FORMAT, WORKER_EXTENSION
+from bench_prep.engine.requests import Phase, phases
+from bench_prep.provenance.child import emit
+
+
+def _work(job: dict[str, Any]) -> None:
+    import vllm
+
+    engine = _Engine(job["engine"])
+    facts = engine.ask("engine_facts")
+    emit({"event": "facts", "facts": facts, "vllm": vllm.__version__})
+    todo = phases(
+        block_size=max(group["block_size"] for group in facts["groups"]),
+        vocab_size=facts["vocab_size"],
+        max_model_len=job["engine"]["max_model_len"],
+        max_num_batched_tokens=job["engine"]["max_num_batched_tokens"],
+    )
+    for number in range(job["passes"]):
+        engine.llm.reset_prefix_cache()
+        for phase in todo:
+            emit({"event": "outputs", "pass": number, "phase": phase.name, **engine.run(phase)})
+    if job["plant"]:
+        greedy = next(phase for phase in todo if phase.name == GREEDY)
+        for index, group in enumerate(facts["groups"]):
+            if group["slots"]:
+                engine.ask("plant_wrong_slot", index)
+                outputs = engine.run(greedy)
+                position = engine.ask("remove_wrong_slot")
+                emit({"event": "fault", "group": index, "position": position, **outputs})
+    engine.llm.llm_engine.engine_core.shutdown()
+
+
+class _Engine:
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self.llm = LLM(
+            load_format=LOAD_FORMAT,
+            worker_extension_cls=WORKER_EXTENSION,
+            skip_tokenizer_init=True,
+            **arguments,
+        )
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """The one worker's answer."""
+        return self.llm.collective_rpc(method, args=arguments)[0]
+
+    def run(self, phase: Phase) -> dict[str, Any]:
+        """Outputs of each request, and the fast path's counters since the engine's start.
+
+        All requests are there before the first step: which steps they share must not depend on
+        how fast they arrive.
+        """
+        from vllm import SamplingParams
+
+        self.llm.sleep(level=0, mode="keep")
+        self.llm.enqueue(
+            [{"prompt_token_ids": list(one.prompt)} for one in phase.requests],
+            [SamplingParams(detokenize=False, **one.sampling) for one in phase.requests],
+            use_tqdm=False,
+        )
+        self.llm.wake_up(tags=["scheduling"])
+        outputs = self.llm.wait_for_completion(use_tqdm=False)
+        return {
+            "requests": [_request(output) for output in outputs],
+            "counts": self.ask("fast_path_counts"),
+        }
+
+
+def _request(output: Any) -> dict[str, Any]:
+    (completion,) = output.outputs
+    return {
+        "tokens": list(completion.token_ids),
+        "logprobs": [_logprobs(step) for step in completion.logprobs],
+        "prompt_logprobs": [_logprobs(step) for step in output.prompt_logprobs or ()],
+        "cached": output.num_cached_tokens,
+        "finish": [completion.finish_reason, completion.stop_reason],
+    }
+
+
+def _logprobs(step: dict[int, Any] | None) -> list[list[Any]]:
+    """Token, log-probability to the bit, and rank, of each token that is named for a step."""
+    return [[token, one.logprob.hex(), one.rank] for token, one in (step or {}).items()]
+
+
+if __name__ == "__main__":  # vLLM's own processes import this module again
+    do_job(_work)

@@ -1,0 +1,186 @@
+"""`prove model`: is the fast path exact on a whole engine of this model?
+
+Three things make equal outputs a proof: vLLM repeats its own outputs, the outputs vary, and one
+wrong KV slot changes them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_prep.engine.compare import first_difference, request_difference
+from bench_prep.engine.names import GREEDY
+from bench_prep.engine.run import EngineRun, run_engine
+from bench_prep.engine.shapes import write_model
+from bench_prep.errors import Inconclusive, Missing, OutputsDiffer
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.hashes import file_sha256
+from bench_prep.provenance.launch import temporary_folder
+from bench_prep.stages import Stages
+from bench_prep.target import require_device
+
+#: Of the greedy request's 200 tokens so many must be distinct.
+LEAST_DISTINCT = 50
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was shown for one model.
+
+    Attributes:
+        architectures: as in the model's configuration.
+        config_sha256: of that file.
+        groups: the KV groups, as in `ProbedWorker.engine_facts`.
+        tokens: output tokens that were compared, each with its log-probabilities.
+        distinct: distinct tokens of the greedy request's 200.
+        dispatched: steps by the fast path.
+        fallbacks: steps by vLLM's own path, by reason.
+        wrong_slots: for each KV group with slots, what one wrong slot changed first.
+    """
+
+    architectures: list[str]
+    config_sha256: str
+    vllm: str
+    runner: str
+    device: str
+    dtype: str
+    mrope: bool
+    groups: list[dict[str, Any]]
+    phases: list[str]
+    tokens: int
+    distinct: int
+    dispatched: int
+    fallbacks: dict[str, int]
+    wrong_slots: list[dict[str, Any]]
+
+
+def prove_model(model: str, device: str, stages: Stages) -> Proof:
+    """Run a model's requests without the fast path, twice, and with it, and compare.
+
+    Raises:
+        OutputsDiffer: with the first difference.
+        Inconclusive: equal outputs would prove nothing here.
+        Missing: the fast path does not serve this model.
+    """
+    require_device(device)
+    with temporary_folder() as scratch:
+        folder = write_model(model, scratch)
+        config = file_sha256(folder / "config.json")
+        with stages.running("without") as update:
+            log = new_log("prove-model-without.log")
+            own = run_engine(folder, device, log, plugin=False, passes=2, update=update)
+        stages.passed("without", _engine_line(own))
+        with stages.running("with") as update:
+            log = new_log("prove-model-with.log")
+            fast = run_engine(folder, device, log, plugin=True, plant=True, update=update)
+        proof = judge(own, fast, config)
+    stages.passed("with", f"{proof.dispatched} steps by the fast path; {_others(proof.fallbacks)}")
+    stages.passed(
+        "equal",
+        f"{proof.tokens} tokens of {len(proof.phases)} phases and their log-probabilities",
+    )
+    stages.passed("varied", f"{proof.distinct} distinct tokens of 200")
+    for fault in proof.wrong_slots:
+        stages.passed("control", f"a wrong slot at {fault['position']} changes {fault['changes']}")
+    return proof
+
+
+def judge(own: EngineRun, fast: EngineRun, config_sha256: str) -> Proof:
+    """The proof that the two runs are; raises as `prove_model` does."""
+    if any(own.counts.values()):
+        raise Inconclusive("the fast path was attached to the engine that should be without it")
+    if difference := first_difference(*own.passes):
+        raise Inconclusive(f"vLLM's own outputs do not repeat: {difference}")
+    greedy = own.outputs[GREEDY][0]
+    distinct = len(set(greedy["tokens"]))
+    if distinct < LEAST_DISTINCT:
+        raise Inconclusive(f"only {distinct} of {len(greedy['tokens'])} greedy tokens are distinct")
+    counts = list(fast.counts.values())[-1]
+    if counts is None:
+        raise Missing(f"the fast path does not serve this model ({fast.not_used or 'no plugin'})")
+    if own.facts != fast.facts:
+        raise Inconclusive(f"not the same engine twice: {own.facts} and {fast.facts}")
+    if difference := first_difference(own.outputs, fast.outputs):
+        raise OutputsDiffer(f"outputs differ: {difference}")
+    before = 0
+    for phase, now in fast.counts.items():
+        if now is None or now["dispatched"] == before:
+            raise Inconclusive(f"{phase}: no step by the fast path ({now})")
+        before = now["dispatched"]
+    return Proof(
+        architectures=own.facts["architectures"],
+        config_sha256=config_sha256,
+        vllm=own.vllm,
+        runner=own.facts["runner"],
+        device=own.facts["device"],
+        dtype=own.facts["dtype"],
+        mrope=own.facts["mrope"],
+        groups=own.facts["groups"],
+        phases=list(own.outputs),
+        tokens=sum(len(one["tokens"]) for some in own.outputs.values() for one in some),
+        distinct=distinct,
+        dispatched=counts["dispatched"],
+        fallbacks=counts["fallbacks"],
+        wrong_slots=[_control(greedy, fault) for fault in fast.faults],
+    )
+
+
+def _control(greedy: dict[str, Any], fault: dict[str, Any]) -> dict[str, Any]:
+    """What the wrong slot of one KV group changed.
+
+    Raises:
+        Inconclusive: nothing.
+    """
+    name = f"a wrong slot of KV group {fault['group']}"
+    if fault["position"] is None:
+        raise Inconclusive(f"{name} could not be planted: no block boundary was crossed")
+    (found,) = fault["requests"]
+    # From the prefix cache now, which is no difference of the outputs.
+    changes = request_difference(greedy, found | {"cached": greedy["cached"]})
+    if changes is None:
+        raise Inconclusive(f"{name} at position {fault['position']} changes nothing")
+    return {"group": fault["group"], "position": fault["position"], "changes": changes}
+
+
+def _engine_line(run: EngineRun) -> str:
+    facts = run.facts
+    groups = ", ".join(f"{g['kind']} of {g['block_size']}" for g in facts["groups"])
+    mrope = ", M-RoPE" if facts["mrope"] else ""
+    return (
+        f"{', '.join(facts['architectures'])} on vLLM {run.vllm}, {facts['device']}, "
+        f"{facts['dtype']}{mrope}; KV groups: {groups}; outputs repeat"
+    )
+
+
+def _others(fallbacks: dict[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in fallbacks.items())
+
+
+def write_proof(proof: Proof, command: str, output: Path) -> None:
+    """Put the proof into a JSON list, in place of one of the same model and vLLM."""
+    proofs: list[dict[str, Any]] = []
+    if output.exists():
+        proofs = json.loads(output.read_text(encoding="utf-8"))
+    made = {**asdict(proof), "command": command}
+    key = ("architectures", "config_sha256", "vllm", "device")
+    proofs = [old for old in proofs if any(old[name] != made[name] for name in key)] + [made]
+    _replace(output, json.dumps(proofs, indent=1))
+
+
+def add_architectures(names: list[str], known: Path) -> list[str]:
+    """List architectures as proven in `known.json`; returns those that were not listed yet."""
+    data = json.loads(known.read_text(encoding="utf-8"))
+    new = [name for name in names if name not in data["architectures"]]
+    if new:
+        data["architectures"].extend(new)
+        _replace(known, json.dumps(data, indent=2))
+    return new
+
+
+def _replace(path: Path, text: str) -> None:
+    made = path.with_name(f".{path.name}.new")
+    made.write_text(text + "\n", encoding="utf-8")
+    made.replace(path)

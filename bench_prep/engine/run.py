@@ -1,0 +1,141 @@
+"""One engine of a model, with the fast path or without it: all phases, and what came out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench_prep.engine.compare import Outputs
+from bench_prep.engine.names import PLUGIN
+from bench_prep.errors import BY_EXIT_CODE, BenchPrepError
+from bench_prep.log_lines import NOT_USED
+from bench_prep.provenance.launch import run_isolated
+from bench_prep.target import child_environment, is_cpu
+
+_LINES_SHOWN = 5
+
+
+@dataclass
+class EngineRun:
+    """What one engine did.
+
+    Attributes:
+        vllm: its version.
+        facts: of `ProbedWorker.engine_facts`.
+        passes: the outputs of each pass over all phases.
+        counts: the fast path's counters after each phase of the last pass; None: not attached.
+        faults: one `fault` event per planted wrong slot.
+        not_used: what the fast path said when it was not attached.
+    """
+
+    vllm: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    passes: list[dict[str, list[dict[str, Any]]]] = field(default_factory=list)
+    counts: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    not_used: str = ""
+
+    @property
+    def outputs(self) -> Outputs:
+        """Of the first pass."""
+        return self.passes[0]
+
+
+def run_engine(
+    folder: Path,
+    device: str,
+    log: Path,
+    *,
+    plugin: bool,
+    passes: int = 1,
+    plant: bool = False,
+    update: Callable[[str], None] = lambda text: None,
+) -> EngineRun:
+    """Run all phases on a fresh engine of the model whose `config.json` is in `folder`.
+
+    With `plant` the greedy request is repeated with one wrong slot, for each KV group with slots.
+
+    Raises:
+        BenchPrepError: the engine failed; the message has the end of its log.
+    """
+    run = EngineRun()
+    ended: dict[str, Any] = {}
+
+    def on_event(event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "facts":
+                run.facts, run.vllm = event["facts"], event["vllm"]
+            case "outputs":
+                if event["pass"] == len(run.passes):
+                    run.passes.append({})
+                run.passes[-1][event["phase"]] = event["requests"]
+                run.counts[event["phase"]] = event["counts"]
+                update(event["phase"])
+            case "fault":
+                run.faults.append(event)
+            case "done" | "error":
+                ended.update(event)
+
+    update("starting the engine")
+    run_isolated(
+        "bench_prep.engine.process",
+        {"engine": _arguments(folder, device), "passes": passes, "plant": plant},
+        _environment(device, plugin),
+        on_event,
+        log,
+    )
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if ended.get("event") != "done":
+        kind = BY_EXIT_CODE.get(ended.get("exit_code", 1), BenchPrepError)
+        said = ended.get("message", "the engine's process ended early")
+        errors = [line for line in lines if "Error" in line][-_LINES_SHOWN:] or lines[
+            -_LINES_SHOWN:
+        ]
+        shown = "".join(f"\n    {line[:200]}" for line in errors)
+        raise kind(f"{said}; the end of its log:{shown}", f"the whole log is in {log}")
+    run.not_used = next(
+        (line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), ""
+    )
+    return run
+
+
+def _arguments(folder: Path, device: str) -> dict[str, Any]:
+    """Arguments of vLLM's `LLM`: on a device as people serve, on the CPU as it starts fastest."""
+    common = {
+        "model": str(folder),
+        "max_model_len": 4096,
+        "max_num_seqs": 8,
+        "seed": 0,
+        "disable_log_stats": True,
+        # Read by recurrent layers only; the other backends may need a compiler at run time.
+        "additional_config": {"gdn_prefill_backend": "triton"},
+    }
+    if is_cpu(device):
+        return common | {
+            "max_num_batched_tokens": 256,
+            "dtype": "float32",
+            "block_size": 32,
+            "enforce_eager": True,
+            "gpu_memory_utilization": 0.3,
+        }
+    return common | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.8}
+
+
+def _environment(device: str, plugin: bool) -> dict[str, str]:
+    """The variables of the engine's processes: the plugin is there, or it is not even loaded."""
+    given = child_environment(device)
+    others = [name for name in given["VLLM_PLUGINS"].split(",") if name not in ("", PLUGIN)]
+    cleared = {name: "" for name in os.environ if name.startswith("BENCH_PREP_FASTPATH")}
+    return (
+        {"VLLM_CPU_KVCACHE_SPACE": "1"}
+        | given
+        | cleared
+        | {
+            "VLLM_PLUGINS": ",".join(others + [PLUGIN] * plugin),
+            "BENCH_PREP_SELFCHECK": "",
+            "VLLM_LOGGING_LEVEL": "INFO",
+        }
+    )
