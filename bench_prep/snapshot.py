@@ -41,7 +41,8 @@ EXCLUDED_TYPES: tuple[type, ...] = (
 #: Packages whose objects are configuration or machinery, not state of a step.
 EXCLUDED_PACKAGES = ("vllm.config", "vllm.multimodal", "transformers", "threading", "_thread")
 
-_SCALARS = (int, float, complex, str, bytes, bool, type(None), enum.Enum, np.generic)
+#: Types whose values are compared as they are.
+SCALARS = (int, float, complex, str, bytes, bool, type(None), enum.Enum, np.generic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def leaves(
                 tuple(s // value.itemsize for s in value.strides),
                 _torch_dtype(value),
             )
-        elif isinstance(value, _SCALARS):
+        elif isinstance(value, SCALARS):
             yield path, value
             continue
         elif isinstance(value, torch.Generator):

@@ -42,9 +42,7 @@ def splits_blocks() -> bool:
     return "kernel_block_sizes" in parameters
 
 
-def make_runners(
-    settings: RunSettings, count: int, hybrid: Hybrid = Hybrid()
-) -> list[Any]:
+def make_runners(settings: RunSettings, count: int, hybrid: Hybrid = Hybrid()) -> list[Any]:
     """`count` identical runners in one process, on the device that vLLM's platform names.
 
     Raises:

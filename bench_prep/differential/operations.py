@@ -104,7 +104,7 @@ def _step(twins: Twins, draw: Draw) -> None:
 
 
 def _step_in_chunks(twins: Twins, draw: Draw) -> None:
-    twins.step(chunk=draw(1, 20))
+    twins.step(chunk=draw(1, 20) if draw(0, 1) else 1)
 
 
 def _step_of_some(twins: Twins, draw: Draw) -> None:
@@ -125,7 +125,7 @@ def _some(condition: Callable[[Request], bool]) -> Callable[[Twins], bool]:
 
 
 def _room(twins: Twins) -> bool:
-    return len(twins.live) < twins.runners[0].max_num_reqs
+    return bool(len(twins.live) < twins.runners[0].max_num_reqs)
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from bench_prep.differential.operations import OPERATIONS, Kind, Operation
 from bench_prep.differential.requests import ASKED
 from bench_prep.differential.twins import HAPPENINGS, Twins
-from bench_prep.differential.variants import Variant
-from bench_prep.errors import OutputsDiffer
+from bench_prep.differential.variants import Attach, Variant
+from bench_prep.errors import BenchPrepError, OutputsDiffer
+from bench_prep.fastpath import attach
 
 #: Steps after which a trace starts anew, with new runners.
 TRACE_STEPS = 2000
@@ -43,13 +44,16 @@ def prove(
     steps: int,
     seed: int,
     progress: Callable[[Totals, str], None] = lambda totals, name: None,
+    attach: Attach = attach,
 ) -> Totals:
     """At least `steps` steps of twins, spread evenly over the variants.
 
-    `progress` is called some times per trace with the variant's name.
+    `progress` is called some times per trace with the variant's name. What `attach` returns counts
+    its steps as the fast path does.
 
     Raises:
         OutputsDiffer: at the first difference, with what repeats it.
+        BenchPrepError: the fast path gave up because of an error of its own.
         Missing: the fast path does not serve this vLLM.
     """
     totals = Totals()
@@ -57,16 +61,18 @@ def prove(
     while totals.steps < steps:
         for variant in all_variants:
             share = min(TRACE_STEPS, -(-steps // len(all_variants)))
-            for _ in _trace(variant, f"{seed}/{trace}", share, totals):
+            for _ in _trace(variant, f"{seed}/{trace}", share, totals, attach):
                 progress(totals, variant.name)
         trace += 1
     return totals
 
 
-def _trace(variant: Variant, name: str, steps: int, totals: Totals) -> Iterator[None]:
+def _trace(
+    variant: Variant, name: str, steps: int, totals: Totals, attach: Attach
+) -> Iterator[None]:
     """One trace, counted in `totals`; yields now and then."""
     rng = random.Random(f"{variant.name}/{name}")
-    twins, candidate = variant.twins(rng.getrandbits(31))
+    twins, candidate = variant.twins(rng.getrandbits(31), attach)
     done = 0
     try:
         for operation in operations(twins, rng, steps):
@@ -85,6 +91,10 @@ def _trace(variant: Variant, name: str, steps: int, totals: Totals) -> Iterator[
         totals.dispatched += candidate.dispatched
         totals.fallbacks.update(candidate.fallbacks)
         totals.coverage.update(twins.seen)
+    if candidate.closed:
+        raise BenchPrepError(
+            f"{variant.name}, trace {name}: the fast path gave up: {candidate.closed}"
+        )
 
 
 def operations(twins: Twins, rng: random.Random, steps: int) -> Iterator[Operation]:
@@ -95,10 +105,8 @@ def operations(twins: Twins, rng: random.Random, steps: int) -> Iterator[Operati
         if rng.random() < 0.02:
             wanted = rng.choice(_WANTED)
         live = len(twins.live)
-        kinds: list[Kind] = []
-        if live < wanted:
-            kinds.append("arrival")
-        elif rng.random() < (0.1 if live > wanted else 0.01):
+        kinds: list[Kind] = ["arrival"] if live < wanted else []
+        if rng.random() < (0.01 if live == wanted else 0.1):
             kinds.append("departure")
         if rng.random() < 0.05:
             kinds.append("change")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench_prep.decode.runner import Hybrid, make_runners, splits_blocks
 from bench_prep.differential.twins import Twins
+from bench_prep.fastpath import attach
 from bench_prep.settings import RunSettings
+
+#: Takes a runner and returns what takes the place of its `_prepare_inputs`.
+Attach = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -26,24 +31,24 @@ class Variant:
     reorders: bool = False  # decodes first, as some attention backends want it
 
     def settings(self) -> RunSettings:
-        return RunSettings(
-            position=1,
-            max_model_len=self.max_model_len,
-            max_num_reqs=5,
-            max_num_tokens=160,
-            block_sizes=self.block_sizes,
-            mrope=self.mrope,
-            prompt_embeds=self.prompt_embeds,
+        return RunSettings.model_validate(
+            {
+                "position": 1,
+                "max_model_len": self.max_model_len,
+                "max_num_reqs": 5,
+                "max_num_tokens": 160,
+                "block_sizes": self.block_sizes,
+                "mrope": self.mrope,
+                "prompt_embeds": self.prompt_embeds,
+            }
         )
 
-    def twins(self, seed: int) -> tuple[Twins, Any]:
-        """New twins of vLLM's own path and the fast path, and the fast path.
+    def twins(self, seed: int, attach: Attach = attach) -> tuple[Twins, Any]:
+        """New twins of vLLM's own path and a candidate, and the candidate.
 
         Raises:
-            Missing: the fast path does not serve this vLLM, or it has no device here.
+            Missing: the candidate does not serve this vLLM, or vLLM has no device here.
         """
-        from bench_prep.fastpath import attach
-
         baseline, runner = make_runners(self.settings(), 2, self.hybrid)
         candidate = attach(runner)
         twins = Twins(

@@ -1,0 +1,115 @@
+"""The fast path and vLLM's own path leave the same state after every step of random traces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench_prep.differential.traces import Totals, operations, prove
+from bench_prep.differential.variants import Variant, variants
+from bench_prep.errors import BenchPrepError, OutputsDiffer
+from bench_prep.fastpath import attach
+
+pytestmark = pytest.mark.vllm
+SEED = 20241
+
+
+def test_five_thousand_steps() -> None:
+    print(f"seed {SEED}")
+    totals = prove(variants(), 5000, SEED)
+    assert totals.steps >= 5000
+    assert totals.missing() == []
+    assert totals.dispatched > 2000
+    assert totals.dispatched + sum(totals.fallbacks.values()) == totals.steps
+    assert len(totals.fallbacks) >= 5
+
+
+def test_the_same_seed_makes_the_same_trace() -> None:
+    variant = variants()[0]
+
+    def names() -> tuple[list[str], Any]:
+        twins, candidate = variant.twins(seed=3)
+        done = [operation.name for operation in operations(twins, random.Random(3), 60)]
+        return done, (candidate.dispatched, candidate.fallbacks, twins.seen)
+
+    assert names() == names()
+
+
+class Faulty:
+    """The fast path with a fault in each step that it dispatches."""
+
+    def __init__(self, runner: Any, fault: Callable[[Any, int], None]) -> None:
+        self._runner, self._fault, self._own = runner, fault, attach(runner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def __call__(self, output: Any, counts: Any) -> Any:
+        dispatched = self._own.dispatched
+        result = self._own(output, counts)
+        if self._own.dispatched > dispatched:
+            self._fault(self._runner, int(self._runner.input_batch.num_computed_tokens_cpu[0]))
+        return result
+
+
+def _wrong_slot_at_a_boundary(runner: Any, position: int) -> None:
+    if position % 32 == 0:
+        runner.input_batch.block_table[1].slot_mapping.gpu[0] += 1
+
+
+def _wrong_mirror(runner: Any, position: int) -> None:
+    runner.num_scheduled_tokens.np[0] = 2  # read by nobody in this step
+
+
+def _first_delta_kept(runner: Any, position: int) -> None:
+    runner.mrope_positions.gpu[:, 0] = position - 3
+
+
+def _token_of_the_previous_position(runner: Any, position: int) -> None:
+    runner.input_ids.gpu[0] = int(runner.input_batch.token_ids_cpu[0, position - 1])
+
+
+def _length_left_behind(runner: Any, position: int) -> None:
+    runner.seq_lens[1] = 1
+
+
+def _list_grows(runner: Any, position: int) -> None:
+    runner.requests[runner.input_batch.req_ids[0]].output_token_ids.append(5)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _wrong_slot_at_a_boundary,
+        _wrong_mirror,
+        _first_delta_kept,
+        _token_of_the_previous_position,
+        _length_left_behind,
+        _list_grows,
+    ],
+)
+def test_a_planted_fault_is_found(fault: Callable[[Any, int], None]) -> None:
+    variant = Variant("M-RoPE", (16, 32), mrope=True)
+    with pytest.raises(OutputsDiffer, match=r"M-RoPE, trace 0/0, step \d+, .*expected .*found"):
+        prove((variant,), 1500, 0, attach=lambda runner: Faulty(runner, fault))
+
+
+def test_a_fast_path_that_gives_up_is_no_proof() -> None:
+    def gives_up(runner: Any) -> Any:
+        candidate = attach(runner)
+        candidate.close("planted")
+        return candidate
+
+    with pytest.raises(BenchPrepError, match="gave up: planted"):
+        prove(variants()[:1], 10, 0, attach=gives_up)
+
+
+def test_what_a_proof_lacks_is_named() -> None:
+    totals = Totals()
+    totals.coverage.update({"step": 3, "arrive": 1})
+    missing = totals.missing()
+    assert "step" not in missing and "arrive" not in missing
+    assert {"preempt", "dummy run", "prefix-cache hit", "structured output"} <= {*missing}
