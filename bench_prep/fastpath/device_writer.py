@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,9 +28,13 @@ class DeviceWriter:
     reads the step's numbers from pinned host memory. Overwriting them is as safe as overwriting
     vLLM's own pinned buffers: `synchronize_input_prep` waits, before a step's preparation, until
     the previous step's has been done by the device.
+
+    The replay is the driver's own call, made without giving up the interpreter lock. Torch's
+    replay gives it up; inside an engine the output threads take it then, and getting it back costs
+    more than the rest of the preparation.
     """
 
-    __slots__ = ("_graph", "_groups", "_numbers", "_pinned", "_replay")
+    __slots__ = ("_device", "_executable", "_graph", "_groups", "_launch", "_numbers", "_pinned")
 
     def __init__(self, targets: Targets) -> None:
         self._groups = group_table(targets)
@@ -47,7 +53,12 @@ class DeviceWriter:
                 *values.values(),
                 stream=stream.cuda_stream,
             )
-        self._replay = self._graph.replay
+        self._executable = self._graph.raw_cuda_graph_exec()
+        self._launch = _driver_launch()
+        self._device = targets.positions.get_device()
+
+    def write_fixed(self) -> None:
+        """Nothing: the kernel writes all of it in every step."""
 
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         """Write the step that computes the token at `position`.
@@ -58,4 +69,18 @@ class DeviceWriter:
         numbers[SAMPLED_ADDRESS] = sampled.data_ptr()
         numbers[POSITION] = position
         numbers[MROPE_POSITION] = mrope_position
-        self._replay()
+        if self._launch(self._executable, _current_stream(self._device)):
+            raise RuntimeError("the driver refused the launch")
+
+
+_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", int)
+
+
+def _driver_launch() -> Callable[[int, int], int]:
+    """`cuGraphLaunch(executable, stream)`, which returns 0, or its HIP counterpart."""
+    hip = torch.version.hip is not None
+    library = ctypes.PyDLL("libamdhip64.so" if hip else "libcuda.so.1")
+    launch = library.hipGraphLaunch if hip else library.cuGraphLaunch
+    launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    launch.restype = ctypes.c_int
+    return launch

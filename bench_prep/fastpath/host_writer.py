@@ -31,14 +31,17 @@ class HostWriter:
         no_slots = np.full(targets.max_num_tokens, PAD_SLOT_ID, dtype=np.int64)
         self._no_slots = memory(no_slots) if targets.pads_slots else None
 
+    def write_fixed(self) -> None:
+        """Write what every single-token step of one request leaves alike."""
+        self._lengths[:] = self._no_lengths
+        if self._no_slots is not None:
+            for _, slots, _ in self._groups:
+                slots[:] = self._no_slots
+
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         """Same arguments as the device's launch; the token itself is already mirrored."""
         self._positions[0] = position
-        lengths = self._lengths
-        lengths[:] = self._no_lengths
-        lengths[0] = position + 1
+        self._lengths[0] = position + 1
         self._computed[0] = position
         for table, slots, block_size in self._groups:
-            if self._no_slots is not None:
-                slots[:] = self._no_slots
             slots[0] = table[position // block_size] * block_size + position % block_size

@@ -58,23 +58,28 @@ class Mirrors:
             [memory(row) for row in runner.mrope_positions.np] if runner.uses_mrope else ()
         )
 
-    def write(self, position: int, mrope_position: int, previous_index: int) -> None:
-        """Write the step that computes the token at `position`.
+    def write_fixed(self, previous_index: int) -> None:
+        """Write what every single-token step of one request leaves alike.
 
         `previous_index` is the request's row in the previous step, -1 when no sampled token was
-        left on the device; `mrope_position` is the position shifted by the request's delta.
+        left on the device.
         """
-        self._input_ids[0] = self._tokens[position]
         self._query_start[:] = self._one_request
-        lengths = self._lengths
-        lengths[:] = self._no_lengths
-        lengths[0] = position + 1
+        self._lengths[:] = self._no_lengths
         self._previous[0] = previous_index
         self._discard[0] = False
         self._accepted[:] = self._all_one
         self._req_indices[0] = 0
         self._query_pos[0] = 0
         self._scheduled[0] = 1
+
+    def write(self, position: int, mrope_position: int) -> None:
+        """Write the step that computes the token at `position`, after `write_fixed`.
+
+        `mrope_position` is the position shifted by the request's delta.
+        """
+        self._input_ids[0] = self._tokens[position]
+        self._lengths[0] = position + 1
         if self._is_token_ids is not None and self._token_flags is not None:
             self._is_token_ids[0] = self._token_flags[position]
         for row in self._mrope_rows:

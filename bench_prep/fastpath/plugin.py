@@ -82,7 +82,7 @@ def _attach(runner: Any) -> None:
 
 
 def _marking(path: Any, dummy_run: Any) -> Any:
-    """A dummy run writes the device's block tables behind the dirty marks."""
+    """A dummy run writes the input buffers and, behind the dirty marks, the block tables."""
 
     @functools.wraps(dummy_run)
     def marked(*args: Any, **kwargs: Any) -> Any:

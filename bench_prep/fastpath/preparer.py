@@ -21,6 +21,8 @@ from bench_prep.fastpath.targets import find_targets
 class Writer(Protocol):
     """Writes the device side of the step that computes the token at `position`."""
 
+    def write_fixed(self) -> None: ...
+
     def write(self, position: int, mrope_position: int, sampled: Any) -> None: ...
 
 
@@ -53,6 +55,9 @@ class FastPath:
         self._gate = StepGate(runner)
         self._check: Callable[[Any], str | None] = self._gate.check
         self._mirrors = Mirrors(runner)
+        # Whether the buffers hold what `write_fixed` writes: from one dispatched step to the next,
+        # as only the preparation and dummy runs write them.
+        self._fixed = False
         self._uses_mrope = bool(runner.uses_mrope)
         targets = find_targets(runner)
         if runner.device.type == "cpu":
@@ -84,7 +89,9 @@ class FastPath:
                 mrope_position = (
                     position + gate.request.mrope_position_delta if self._uses_mrope else 0
                 )
-                self._mirrors.write(position, mrope_position, self._previous_index)
+                if not self._fixed:
+                    self._write_fixed()
+                self._mirrors.write(position, mrope_position)
                 self._writer.write(position, mrope_position, gate.sampled)
                 self.dispatched += 1
                 if self.dispatched == 1:
@@ -94,10 +101,16 @@ class FastPath:
             # vLLM's own path writes all that may be half-written now.
             self.close(f"{type(error).__name__}: {error}")
             reason = CLOSED
+        self._fixed = False
         self.fallbacks[reason] += 1
         if self._all_decode(scheduler_output, num_scheduled_tokens):
             self.decode_fallbacks[reason] += 1
         return self.own_path(scheduler_output, num_scheduled_tokens)
+
+    def _write_fixed(self) -> None:
+        self._mirrors.write_fixed(self._previous_index)
+        self._writer.write_fixed()
+        self._fixed = True
 
     def _all_decode(self, scheduler_output: Any, num_scheduled_tokens: Any) -> bool:
         """Whether every request of the step gets one new token behind its prompt."""
@@ -128,7 +141,8 @@ class FastPath:
         }
 
     def mark_dirty(self) -> None:
-        """Something else wrote the device's block tables: commit them before the next step."""
+        """Something else wrote the runner's buffers: the next step writes all of them anew."""
+        self._fixed = False
         for table in self._tables:
             table.mark()
 

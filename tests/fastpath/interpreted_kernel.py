@@ -61,8 +61,11 @@ def same_writes(
     decode_inputs_kernel[(len(sizes),)](
         *arguments(by_kernel, numbers, group_table(by_kernel)), *constants(by_kernel).values()
     )
-    Mirrors(runner_of(by_host, token, position)).write(position, position + delta, 0)
-    HostWriter(by_host).write(position, position + delta, sampled)
+    mirrors, writer = Mirrors(runner_of(by_host, token, position)), HostWriter(by_host)
+    mirrors.write_fixed(0)
+    mirrors.write(position, position + delta)
+    writer.write_fixed()
+    writer.write(position, position + delta, sampled)
     for f in fields(by_kernel):
         one, other = getattr(by_kernel, f.name), getattr(by_host, f.name)
         if isinstance(one, torch.Tensor):

@@ -57,7 +57,10 @@ def test_replays_write_each_step_s_numbers(
         sampled = pool[step : step + 1, step % 3 : step % 3 + 1]
         token = int(sampled)
         writer.write(position, position - 7, sampled)
-        Mirrors(runner_of(host, token, position)).write(position, position - 7, 0)
+        mirrors = Mirrors(runner_of(host, token, position))
+        mirrors.write_fixed(0)
+        mirrors.write(position, position - 7)
+        host_writer.write_fixed()
         host_writer.write(position, position - 7, sampled)
         compare(f"at position {position}")
 

@@ -1,0 +1,58 @@
+"""What a dispatched step need not write again is written anew after any other writer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench_prep.errors import OutputsDiffer
+from bench_prep.settings import RunSettings
+
+pytestmark = pytest.mark.vllm
+SETTINGS = RunSettings(
+    position=100, max_model_len=256, max_num_reqs=4, max_num_tokens=64, block_sizes=(16,)
+)
+
+
+class AlwaysFixed:
+    """`FastPath._fixed`, once true, stays true: as if nothing invalidated it."""
+
+    def __get__(self, path: Any, owner: type) -> bool:
+        return bool(path.__dict__.get("_once_fixed", False))
+
+    def __set__(self, path: Any, value: bool) -> None:
+        if value:
+            path.__dict__["_once_fixed"] = True
+
+
+def alone_then_two_then_alone(invalidated: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from bench_prep.decode.runner import make_runners
+    from bench_prep.differential.twins import Twins
+    from bench_prep.fastpath import FastPath
+
+    if not invalidated:
+        monkeypatch.setattr(FastPath, "_fixed", AlwaysFixed(), raising=False)
+    baseline, runner = make_runners(SETTINGS, 2)
+    path = FastPath(runner)
+    twins = Twins(baseline, runner, path, SETTINGS.block_sizes)
+    twins.arrive(20)
+    for _ in range(5):
+        twins.step()
+    second = twins.arrive(20)
+    for _ in range(5):
+        twins.step()
+    twins.finish(second)
+    for _ in range(5):
+        twins.step()
+    return path
+
+
+def test_vllm_s_own_path_invalidates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = alone_then_two_then_alone(True, monkeypatch)
+    assert path.dispatched >= 7
+
+
+def test_without_that_the_twins_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutputsDiffer):
+        alone_then_two_then_alone(False, monkeypatch)
