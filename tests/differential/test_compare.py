@@ -52,7 +52,7 @@ def test_a_change_of_any_buffer_is_seen(twins: Twins) -> None:
             changed += 1
         last.copy_(before)
         assert same(expected, found), path
-    assert changed > 50
+    assert changed > 40
 
 
 @pytest.mark.vllm
