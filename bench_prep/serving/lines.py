@@ -82,9 +82,9 @@ def _unwrapped(line: str) -> str:
     while 0 <= (start := line.find('{"')) < line.find(MARK):
         try:
             record, _ = json.JSONDecoder().raw_decode(line, start)
-        except ValueError:
+            line = next((text for text in _strings(record) if MARK in text), "")
+        except (ValueError, RecursionError):
             break
-        line = next((text for text in _strings(record) if MARK in text), "")
     return line
 
 

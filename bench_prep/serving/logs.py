@@ -7,10 +7,11 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from io import BufferedReader
 from pathlib import Path
+from stat import S_ISREG
 
 from bench_prep.errors import UsageError
 from bench_prep.serving.lines import Line, marked_lines
@@ -66,8 +67,9 @@ def _in_order(files: Sequence[Path]) -> list[Path]:
 
 
 def _first_time(file: Path) -> datetime | None:
-    if file == STDIN or (file.exists() and not file.is_file()):
-        return None  # it can be read only once
+    with suppress(OSError):  # opening it will say what is wrong
+        if file == STDIN or not S_ISREG(file.stat().st_mode):
+            return None  # it can be read only once
     with _opened(file) as stream:
         found = _TIME.search(stream.read(16 * _HEAD))
     if found is None:

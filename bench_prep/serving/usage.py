@@ -136,7 +136,7 @@ def _summary(text: str) -> dict[str, Any] | None:
     """The counters of a summary; None for any other line, and for one that was cut."""
     try:
         record, _ = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or record.get("event") != SUMMARY:
         return None
