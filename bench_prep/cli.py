@@ -37,6 +37,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+prove = typer.Typer(
+    cls=_Commands,
+    help="What the fast path may serve: each proof can add what it proves to the known ones.",
+    no_args_is_help=True,
+)
+app.add_typer(prove, name="prove")
 _console = Console()
 _errors = Console(stderr=True)
 
@@ -242,6 +248,52 @@ def report(
     run_report(files, markdown, _console, tpot_ms)
 
 
+@app.command()
+def engine(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model folder or config.json, of which the weights are not used, or an "
+            "architecture, such as LlamaForCausalLM, for a tiny model of it."
+        ),
+    ],
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt's length, in tokens.")] = 4000,
+    max_model_len: Annotated[int, typer.Option(min=3, help="Longest request, in tokens.")] = 32768,
+    stretch: Annotated[int, typer.Option(min=1, help="Timed steps of each stretch.")] = 64,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of baseline / candidate / baseline stretches.")
+    ] = 15,
+    device: DeviceOption = None,
+    output: OutputOption = Path("bench-prep-results.csv"),
+) -> None:
+    """The preparation inside a running engine: vLLM's own, the fast path, vLLM's own.
+
+    One real engine with random weights decodes one request; stretches of its steps alternate.
+    """
+    from bench_prep.engine.timing import time_engine
+    from bench_prep.errors import UsageError
+
+    if prompt_tokens > max_model_len - 2:
+        raise UsageError(
+            f"--prompt-tokens {prompt_tokens} leaves no room in --max-model-len {max_model_len}",
+            "give a shorter prompt or a longer model length",
+        )
+    command = shlex.join(["bench-prep", *sys.argv[1:]])
+    raise typer.Exit(
+        time_engine(
+            model,
+            device or "auto",
+            prompt_tokens=prompt_tokens,
+            max_model_len=max_model_len,
+            stretch=stretch,
+            round_count=rounds,
+            output=output,
+            command=command,
+            console=_console,
+        )
+    )
+
+
 @app.command("check-log")
 def check_log(
     files: Annotated[
@@ -262,6 +314,35 @@ def check_log(
     from bench_prep.serving.check_log import check_log as check
 
     check(files, min_share=min_share, as_json=as_json, console=_console)
+
+
+@prove.command("model")
+def prove_model(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model folder or config.json, of which the weights are not used, or an "
+            "architecture, such as LlamaForCausalLM, for a tiny model of it."
+        ),
+    ],
+    add: Annotated[
+        bool, typer.Option("--add", help="List the architecture as proven, for the fast path.")
+    ] = False,
+    device: DeviceOption = None,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON list of proofs that this one is put into.")
+    ] = None,
+) -> None:
+    """Same tokens and log-probabilities with and without the fast path, on whole engines?
+
+    Random weights under which outputs vary; a planted wrong KV slot must change them.
+    """
+    from bench_prep.engine.prove import run_prove_model
+
+    command = shlex.join(["bench-prep", *sys.argv[1:]])
+    run_prove_model(
+        model, device or "auto", add=add, output=output, command=command, console=_console
+    )
 
 
 def main() -> None:

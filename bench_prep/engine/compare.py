@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -26,8 +26,8 @@ def first_difference(expected: Outputs, found: Outputs) -> str | None:
 
 def request_difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
     """The same for one request; tokens are counted from 0."""
-    pairs = zip_longest(expected["prompt_logprobs"], found["prompt_logprobs"], fillvalue=[])
-    for index, (one, other) in enumerate(pairs):
+    prompts = expected["prompt_logprobs"], found["prompt_logprobs"]
+    for index, (one, other) in enumerate(zip_longest(*prompts, fillvalue=())):
         if one != other:
             return f"prompt token {index}: expected {_logprobs(one)}, found {_logprobs(other)}"
     for index, (here, there) in enumerate(zip_longest(_steps(expected), _steps(found))):
@@ -47,6 +47,6 @@ def _step(step: tuple[int, list[list[Any]]] | None) -> str:
     return "no more" if step is None else f"{step[0]} ({_logprobs(step[1])})"
 
 
-def _logprobs(step: list[list[Any]]) -> str:
+def _logprobs(step: Sequence[list[Any]]) -> str:
     """Log-probability and rank of each token; `repr` tells any two floats apart."""
     return ", ".join(f"{token}: {float.fromhex(value)!r} #{rank}" for token, value, rank in step)

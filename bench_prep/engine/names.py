@@ -3,6 +3,7 @@
 #: vLLM's `load_format` and `worker_extension_cls` of an engine under proof.
 LOAD_FORMAT = "bench_prep_varying"
 WORKER_EXTENSION = "bench_prep.engine.worker.ProbedWorker"
+TIMED_WORKER = "bench_prep.engine.stretches.TimedWorker"
 #: The fast path's name in the entry-point group `vllm.general_plugins`.
 PLUGIN = "bench_prep"
 

@@ -7,10 +7,14 @@ wrong KV slot changes them.
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+import bench_prep
 from bench_prep.engine.compare import first_difference, request_difference
 from bench_prep.engine.names import GREEDY
 from bench_prep.engine.run import EngineRun, run_engine
@@ -24,6 +28,7 @@ from bench_prep.target import require_device
 
 #: Of the greedy request's 200 tokens so many must be distinct.
 LEAST_DISTINCT = 50
+_KNOWN = Path(bench_prep.__file__).parent / "fastpath" / "known.json"
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Proof:
         distinct: distinct tokens of the greedy request's 200.
         dispatched: steps by the fast path.
         fallbacks: steps by vLLM's own path, by reason.
-        wrong_slots: for each KV group with slots, what one wrong slot changed first.
+        wrong_slots: for each KV group with slots, what one wrong slot changed first, and the
+            first token that it changed (None: log-probabilities alone).
     """
 
     architectures: list[str]
@@ -57,6 +63,24 @@ class Proof:
     wrong_slots: list[dict[str, Any]]
 
 
+def run_prove_model(
+    model: str, device: str, *, add: bool, output: Path | None, command: str, console: Console
+) -> None:
+    """Prove the model, write the proof into the JSON list `output`, list its architecture.
+
+    Raises:
+        BenchPrepError: as `prove_model`; then nothing is written.
+    """
+    stages = Stages(console)
+    proof = prove_model(model, device, stages)
+    if output is not None:
+        write_proof(proof, command, output)
+        stages.passed("written", str(output))
+    if add:
+        new = add_architectures(proof.architectures, _KNOWN)
+        stages.passed("listed", f"{', '.join(new) or 'nothing new'} in {_KNOWN}")
+
+
 def prove_model(model: str, device: str, stages: Stages) -> Proof:
     """Run a model's requests without the fast path, twice, and with it, and compare.
 
@@ -69,12 +93,13 @@ def prove_model(model: str, device: str, stages: Stages) -> Proof:
     with temporary_folder() as scratch:
         folder = write_model(model, scratch)
         config = file_sha256(folder / "config.json")
+        name = f"prove-model-{uuid.uuid4().hex[:12]}"
         with stages.running("without") as update:
-            log = new_log("prove-model-without.log")
+            log = new_log(f"{name}-without.log")
             own = run_engine(folder, device, log, plugin=False, passes=2, update=update)
         stages.passed("without", _engine_line(own))
         with stages.running("with") as update:
-            log = new_log("prove-model-with.log")
+            log = new_log(f"{name}-with.log")
             fast = run_engine(folder, device, log, plugin=True, plant=True, update=update)
         proof = judge(own, fast, config)
     stages.passed("with", f"{proof.dispatched} steps by the fast path; {_others(proof.fallbacks)}")
@@ -105,6 +130,8 @@ def judge(own: EngineRun, fast: EngineRun, config_sha256: str) -> Proof:
         raise Inconclusive(f"not the same engine twice: {own.facts} and {fast.facts}")
     if difference := first_difference(own.outputs, fast.outputs):
         raise OutputsDiffer(f"outputs differ: {difference}")
+    if not fast.faults:
+        raise Inconclusive("no KV group has slots: this model cannot show a wrong one")
     before = 0
     for phase, now in fast.counts.items():
         if now is None or now["dispatched"] == before:
@@ -142,7 +169,13 @@ def _control(greedy: dict[str, Any], fault: dict[str, Any]) -> dict[str, Any]:
     changes = request_difference(greedy, found | {"cached": greedy["cached"]})
     if changes is None:
         raise Inconclusive(f"{name} at position {fault['position']} changes nothing")
-    return {"group": fault["group"], "position": fault["position"], "changes": changes}
+    pairs = zip(greedy["tokens"], found["tokens"], strict=False)
+    return {
+        "group": fault["group"],
+        "position": fault["position"],
+        "changes": changes,
+        "token_changed": next((index for index, (a, b) in enumerate(pairs) if a != b), None),
+    }
 
 
 def _engine_line(run: EngineRun) -> str:

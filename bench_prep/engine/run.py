@@ -110,6 +110,7 @@ def _arguments(folder: Path, device: str) -> dict[str, Any]:
         "max_num_seqs": 8,
         "seed": 0,
         "disable_log_stats": True,
+        "limit_mm_per_prompt": {"image": 0, "video": 0},
         # Read by recurrent layers only; the other backends may need a compiler at run time.
         "additional_config": {"gdn_prefill_backend": "triton"},
     }

@@ -33,8 +33,7 @@ _WINDOWS: dict[str, Any] = {
 _GEMMA: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}
 _EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
 
-#: Architecture -> what its configuration has besides the sizes.
-TINY_MODELS: dict[str, dict[str, Any]] = {
+_DENSE: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"model_type": "llama"},
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
@@ -50,7 +49,53 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
     "Glm4ForCausalLM": {"model_type": "glm4"},
     "SmolLM3ForCausalLM": {"model_type": "smollm3"},
     "Cohere2ForCausalLM": {"model_type": "cohere2", **_WINDOWS},
-    "GptOssForCausalLM": {"model_type": "gpt_oss", "num_local_experts": 4, **_EXPERTS, **_WINDOWS},
+}
+#: Architecture -> the configuration of a tiny model.
+TINY_MODELS: dict[str, dict[str, Any]] = {
+    name: {**_TINY, **own, "architectures": [name]} for name, own in _DENSE.items()
+}
+#: Recurrent and full attention, three position rows (M-RoPE); its vision part is not asked.
+TINY_MODELS["Qwen3_5ForConditionalGeneration"] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "image_token_id": 1020,
+    "video_token_id": 1021,
+    "vision_start_token_id": 1022,
+    "vision_end_token_id": 1023,
+    "text_config": {
+        **_TINY,
+        "model_type": "qwen3_5_text",
+        "hidden_act": "silu",
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    },
+    "vision_config": {
+        "model_type": "qwen3_5",
+        "depth": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 4,
+        "in_channels": 3,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 256,
+        "num_position_embeddings": 256,
+        "deepstack_visual_indexes": [],
+    },
 }
 
 
@@ -69,8 +114,8 @@ def write_model(model: str, folder: Path) -> Path:
     if given.is_file():
         shutil.copyfile(given, folder / "config.json")
     elif model in TINY_MODELS:
-        config = {**_TINY, "architectures": [model], **TINY_MODELS[model]}
-        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        text = json.dumps(TINY_MODELS[model], indent=1)
+        (folder / "config.json").write_text(text, encoding="utf-8")
     else:
         raise UsageError(
             f"{model} is no model folder, no config.json and no architecture with a tiny model",

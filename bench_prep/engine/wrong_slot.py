@@ -1,4 +1,4 @@
-"""The control of a proof: one wrong KV slot must change the outputs, or equal ones prove nothing."""
+"""The control of a proof: one wrong KV slot must change the outputs."""
 
 from __future__ import annotations
 

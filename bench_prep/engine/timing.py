@@ -1,0 +1,157 @@
+"""`bench-prep engine`: the preparation timed inside a running engine, A/B/A, in one process."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench_prep import __version__
+from bench_prep.engine.names import PLUGIN
+from bench_prep.engine.shapes import write_model
+from bench_prep.errors import BY_EXIT_CODE, EXIT_INCONCLUSIVE, BenchPrepError
+from bench_prep.log_lines import NOT_USED
+from bench_prep.measure.records import Round
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.launch import run_isolated, temporary_folder
+from bench_prep.report.rows import rows
+from bench_prep.report.store import append, check_writable, steps_path, write_steps
+from bench_prep.report.tables import result_view
+from bench_prep.settings import RunSettings
+from bench_prep.source import Source, prove_source
+from bench_prep.stages import Stages
+from bench_prep.target import child_environment, is_cpu, require_device
+
+#: What stands for the candidate in the results.
+CANDIDATE = "bench_prep.fastpath.plugin:register"
+WARMUP = 8
+
+
+def time_engine(
+    model: str,
+    device: str,
+    *,
+    prompt_tokens: int,
+    max_model_len: int,
+    stretch: int,
+    round_count: int,
+    output: Path,
+    command: str,
+    console: Console,
+) -> int:
+    """Time one engine and append a row per clock to `output`; the exit code, 0 or 4.
+
+    Each stretch is `WARMUP` untimed steps and `stretch` timed ones.
+
+    Raises:
+        BenchPrepError: whatever stops it; then nothing is written.
+    """
+    check_writable(output)
+    require_device(device)
+    stages = Stages(console)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = uuid.uuid4().hex[:12]
+    _, provenance = prove_source(Source(), device, stages)
+    log = new_log(f"engine-{run_id}.log")
+    found = _Found()
+    with temporary_folder() as scratch, stages.running("engine") as update:
+        update("loading the model")
+        run_isolated(
+            "bench_prep.engine.timing_process",
+            {
+                "engine": _arguments(write_model(model, scratch), device, max_model_len),
+                "prompt_tokens": prompt_tokens,
+                "warmup": WARMUP,
+                "iters": stretch,
+                "rounds": round_count,
+            },
+            child_environment(device)
+            | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": PLUGIN, "VLLM_LOGGING_LEVEL": "INFO"},
+            found.on_event,
+            log,
+        )
+    found.require_done(log)
+    settings = RunSettings(
+        **found.settings,
+        position=prompt_tokens,
+        warmup=WARMUP,
+        iters=stretch,
+        rounds=round_count,
+        candidate=CANDIDATE,
+    )
+    stages.passed(
+        "engine",
+        f"{model}; after a prompt of {prompt_tokens} tokens {found.checked} steps compared, "
+        f"{round_count} rounds of stretches of {stretch} steps",
+    )
+    frame = rows(
+        settings,
+        found.rounds,
+        equal=True,
+        partial=False,
+        environment=provenance
+        | found.environment
+        | {
+            "bench_prep_version": __version__,
+            "command": command,
+            "equality_steps": found.checked,
+            "dispatched_pct": 100.0,
+        },
+        run_id=run_id,
+        started=started,
+    )
+    steps = steps_path(output, run_id)
+    write_steps(steps, found.rounds)
+    append(output, frame)
+    console.print(result_view(frame))
+    stages.passed("result", f"{output}; every step in {steps.name}")
+    host = frame[frame["clock"] == "host"].iloc[0]
+    return EXIT_INCONCLUSIVE if host["verdict"] == "inconclusive" else 0
+
+
+class _Found:
+    """What the engine's process sent."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.environment: dict[str, Any] = {}
+        self.checked = 0
+        self.rounds: list[Round] = []
+        self._last: dict[str, Any] = {}
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        self._last = event
+        match event["event"]:
+            case "loaded":
+                self.settings, self.environment = event["settings"], event["environment"]
+            case "equal":
+                self.checked = event["steps"]
+            case "rounds":
+                self.rounds = [Round.from_json(one) for one in event["rounds"]]
+
+    def require_done(self, log: Path) -> None:
+        """Raise what the process reported, or that it ended early."""
+        if self._last.get("event") == "done":
+            return
+        kind = BY_EXIT_CODE.get(self._last.get("exit_code", 1), BenchPrepError)
+        said = self._last.get("message", "the engine's process ended early")
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = [line for line in lines if NOT_USED in line or "Error" in line][-3:]
+        shown = "".join(f"\n    {line[:300]}" for line in told)
+        raise kind(f"{said}{shown}", f"the whole log is in {log}")
+
+
+def _arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:
+    """Arguments of vLLM's `LLM`, as people serve: its own compilation and graphs."""
+    common = {
+        "model": str(folder),
+        "max_model_len": max_model_len,
+        "seed": 0,
+        "limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 0},
+        # Read by recurrent layers only; the other backends may need a compiler at run time.
+        "additional_config": {"gdn_prefill_backend": "triton"},
+    }
+    return common | ({"gpu_memory_utilization": 0.3} if is_cpu(device) else {})

@@ -1,0 +1,54 @@
+"""On whole engines: same tokens, same log-probabilities, with the fast path and without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench_prep.engine.prove import LEAST_DISTINCT, Proof, prove_model
+from bench_prep.stages import Stages
+
+ARCHITECTURES = [
+    pytest.param("Qwen2ForCausalLM", marks=pytest.mark.vllm),
+    pytest.param("Gemma3ForCausalLM", marks=pytest.mark.vllm),
+    pytest.param("Qwen3_5ForConditionalGeneration", marks=pytest.mark.gpu),
+]
+#: Of each KV group: its kind, and whether a wrong slot can be planted in it.
+GROUPS = {
+    "Qwen2ForCausalLM": {("FullAttentionSpec", True)},
+    "Gemma3ForCausalLM": {("SlidingWindowSpec", True), ("FullAttentionSpec", True)},
+    "Qwen3_5ForConditionalGeneration": {("MambaSpec", False), ("FullAttentionSpec", True)},
+}
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def proved(request: Any) -> tuple[str, Proof]:
+    """An architecture and its proof: two engines, about half a minute on two cores."""
+    return request.param, prove_model(request.param, "auto", Stages(Console(quiet=True)))
+
+
+def test_equal_on_every_kind_of_request(proved: tuple[str, Proof]) -> None:
+    """`prove_model` raises at the first difference, so this says what was compared."""
+    architecture, proof = proved
+    assert proof.architectures == [architecture]
+    assert {(group["kind"], group["slots"]) for group in proof.groups} == GROUPS[architecture]
+    assert proof.mrope == (architecture == "Qwen3_5ForConditionalGeneration")
+    assert len(proof.phases) >= 13
+    assert proof.tokens > 900
+    # Nearly every token of a single request but its first; the first may come from the prefill.
+    assert proof.dispatched > 700
+    assert {"several tokens", "several requests"} <= set(proof.fallbacks)
+
+
+def test_outputs_vary(proved: tuple[str, Proof]) -> None:
+    assert proved[1].distinct >= LEAST_DISTINCT
+
+
+def test_one_wrong_slot_changes_the_outputs(proved: tuple[str, Proof]) -> None:
+    """In each KV group with slots, soon after the boundary at which it was planted."""
+    proof = proved[1]
+    planted = [group["slots"] for group in proof.groups].count(True)
+    assert len(proof.wrong_slots) == planted > 0
+    assert all(control["token_changed"] is not None for control in proof.wrong_slots)

@@ -1,0 +1,130 @@
+"""Two engine runs are a proof only when everything that makes them one holds."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_prep.engine.names import GREEDY
+from bench_prep.engine.prove import Proof, add_architectures, judge, write_proof
+from bench_prep.engine.run import EngineRun
+from bench_prep.engine.shapes import TINY_MODELS, write_model
+from bench_prep.errors import BenchPrepError, Inconclusive, Missing, OutputsDiffer, UsageError
+
+FACTS = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "runner": "runner",
+    "device": "cpu",
+    "dtype": "torch.float32",
+    "mrope": False,
+    "groups": [{"kind": "FullAttentionSpec", "block_size": 32, "slots": True}],
+}
+
+
+def output(tokens: list[int], logprob: float = -1.0) -> dict[str, Any]:
+    return {
+        "tokens": tokens,
+        "logprobs": [[[token, logprob.hex(), 1]] for token in tokens],
+        "prompt_logprobs": [],
+        "cached": 0,
+        "finish": ["length", None],
+    }
+
+
+def runs() -> tuple[EngineRun, EngineRun]:
+    outputs = {GREEDY: [output(list(range(200)))], "sampled": [output([1, 2])]}
+    own = EngineRun("0.32.0", FACTS, [outputs, copy.deepcopy(outputs)])
+    own.counts = dict.fromkeys(outputs)
+    fast = EngineRun("0.32.0", copy.deepcopy(FACTS), [copy.deepcopy(outputs)])
+    fast.counts = {
+        GREEDY: {"dispatched": 199, "fallbacks": {"several tokens": 1}},
+        "sampled": {"dispatched": 200, "fallbacks": {"several tokens": 2}},
+    }
+    wrong = [output([*range(20), *range(500, 680)]) | {"cached": 64}]
+    fast.faults = [{"group": 0, "position": 96, "requests": wrong}]
+    return own, fast
+
+
+def test_a_proof() -> None:
+    proof = judge(*runs(), "hash")
+    assert (proof.tokens, proof.distinct, proof.dispatched) == (202, 200, 200)
+    assert proof.fallbacks == {"several tokens": 2}
+    (control,) = proof.wrong_slots
+    assert control["changes"].startswith("token 20: expected 20 ")
+    assert control["token_changed"] == 20
+
+
+def one_token(own: EngineRun, fast: EngineRun) -> None:
+    for outputs in (*own.passes, *fast.passes):
+        outputs[GREEDY] = [output([5] * 200)]
+
+
+def unnoticed(own: EngineRun, fast: EngineRun) -> None:
+    fast.faults[0]["requests"] = [output(list(range(200))) | {"cached": 64}]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda a, b: a.counts.update(b.counts), Inconclusive, "should be without it"),
+        (lambda a, b: a.passes[1]["sampled"].pop(), Inconclusive, "do not repeat: sampled"),
+        (one_token, Inconclusive, "only 1 of 200"),
+        (lambda a, b: b.counts.update(sampled=None), Missing, "unlisted"),
+        (lambda a, b: b.facts.update(mrope=True), Inconclusive, "not the same engine"),
+        (lambda a, b: b.passes[0].update(sampled=[output([1, 3])]), OutputsDiffer, "token 1"),
+        (lambda a, b: b.passes[0].update(sampled=[output([1, 2], -2.0)]), OutputsDiffer, "-2.0"),
+        (lambda a, b: b.counts["sampled"].update(dispatched=199), Inconclusive, "no step"),
+        (lambda a, b: b.faults[0].update(position=None), Inconclusive, "no block boundary"),
+        (unnoticed, Inconclusive, "group 0 at position 96 changes nothing"),
+        (lambda a, b: b.faults.clear(), Inconclusive, "no KV group"),
+    ],
+)
+def test_no_proof(
+    change: Callable[[EngineRun, EngineRun], Any], error: type[BenchPrepError], says: str
+) -> None:
+    own, fast = runs()
+    fast.not_used = "unlisted architecture"
+    change(own, fast)
+    with pytest.raises(error, match=says):
+        judge(own, fast, "hash")
+
+
+def test_a_newer_proof_takes_the_place_of_the_same_model_s(tmp_path: Path) -> None:
+    proof = judge(*runs(), "hash")
+    other = Proof(**{**vars(proof), "config_sha256": "another"})
+    file = tmp_path / "proofs.json"
+    for made, command in ((proof, "first"), (other, "second"), (proof, "third")):
+        write_proof(made, command, file)
+    assert [entry["command"] for entry in json.loads(file.read_text())] == ["second", "third"]
+    assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
+
+
+def test_architectures_are_added_once(tmp_path: Path) -> None:
+    known = tmp_path / "known.json"
+    before = {"devices": ["cpu"], "architectures": ["A"], "sources": {"f": {"vllm": "1"}}}
+    known.write_text(json.dumps(before, indent=2) + "\n")
+    assert add_architectures(["A", "B"], known) == ["B"]
+    assert json.loads(known.read_text()) == before | {"architectures": ["A", "B"]}
+    assert add_architectures(["B"], known) == []
+
+
+def test_models(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architectures": ["X"]}')
+    (folder / "model.safetensors").write_bytes(b"weights")
+    for number, model in enumerate((folder, folder / "config.json")):
+        target = tmp_path / str(number)
+        target.mkdir()
+        write_model(str(model), target)
+        assert [path.name for path in target.iterdir()] == ["config.json"]
+        assert json.loads((target / "config.json").read_text()) == {"architectures": ["X"]}
+    for name, config in TINY_MODELS.items():
+        assert config["architectures"] == [name]
+    with pytest.raises(UsageError, match="no architecture with a tiny model"):
+        write_model("NoSuchModel", tmp_path)
