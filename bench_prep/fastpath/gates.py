@@ -112,6 +112,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "M-RoPE rows",
         "the kernel writes three rows",
         lambda r: not r.uses_mrope or r.mrope_positions.gpu.shape[0] == 3,
+        second_line="vLLM 0.26 has always three, and the host's writes are of all rows",
     ),
     Condition(
         "Mamba state of speculative decoding",
