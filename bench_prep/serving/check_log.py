@@ -68,9 +68,10 @@ def _objection(usage: Usage | None, min_share: float | None) -> BenchPrepError |
             "report the line; the service went on with vLLM's own path",
         )
     if not usage.decode_steps:
-        seen = "dispatched, but no step" if usage.first_dispatch else "reserved, but no decode step"
+        seen = "dispatched" if usage.first_dispatch else "reserved"
         return NotShown(
-            f"{seen} is counted yet", "send a request, and wait a second for the summary"
+            f"the fast path is {seen}, but no decode step is counted",
+            "send a request, and wait two seconds for the summary",
         )
     if not usage.dispatched:
         return NotShown(
@@ -80,8 +81,9 @@ def _objection(usage: Usage | None, min_share: float | None) -> BenchPrepError |
     share = 100 * usage.dispatched / usage.decode_steps
     if min_share is not None and share < min_share:
         return NotShown(
-            f"the fast path prepared {share:.1f} % of the decode steps, less than {min_share:g} %",
-            f"most were left to vLLM for this reason: {_most(usage)}",
+            f"the fast path prepared {share:.1f} % of the decode steps, less than {min_share:g} %; "
+            f"the main reason: {_most(usage)}",
+            "send one request at a time, or lower --min-share",
         )
     return None
 
