@@ -80,7 +80,8 @@ SERVICE_GATE: tuple[Condition, ...] = (
     ),
     Condition(
         "parallelism",
-        "tensor, pipeline and context parallel sizes must be 1",
+        "slots and tokens depend on other ranks; tensor, pipeline and context parallel sizes "
+        "must be 1",
         _parallel_sizes_are_one,
     ),
     Condition(
@@ -113,6 +114,11 @@ SERVICE_GATE: tuple[Condition, ...] = (
         "the kernel writes three rows",
         lambda r: not r.uses_mrope or r.mrope_positions.gpu.shape[0] == 3,
         second_line="vLLM 0.26 has always three, and the host's writes are of all rows",
+    ),
+    Condition(
+        "no KV groups",
+        "the kernel has a program per group, and the first one writes what all share",
+        lambda r: bool(r.input_batch.block_table.block_tables),
     ),
     Condition(
         "Mamba state of speculative decoding",

@@ -30,6 +30,7 @@ FIRST_LINE = {
     "speculative decoding": "test_speculative_decoding",
     "LoRA": "test_lora",
     "XD-RoPE": "test_xd_rope",
+    "no KV groups": "test_no_kv_groups",
 }
 
 
@@ -185,6 +186,13 @@ def test_xd_rope(monkeypatch: pytest.MonkeyPatch) -> None:
     found = differs_without("XD-RoPE", monkeypatch, each=from_the_model)
     assert found is not None
     assert "xdrope_positions" in found
+
+
+def test_no_kv_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch of no programs writes nothing on a device; the host's writes need no group."""
+    stateless = SETTINGS.model_copy(update={"block_sizes": ()})
+    found = differs_without("no KV groups", monkeypatch, stateless)
+    assert (found is not None) == has_device()
 
 
 def test_m_rope_of_four_rows(monkeypatch: pytest.MonkeyPatch) -> None:
