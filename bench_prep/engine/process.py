@@ -30,7 +30,7 @@ def _work(job: dict[str, Any]) -> None:
         engine.llm.reset_prefix_cache()
         for phase in todo:
             emit({"event": "outputs", "pass": number, "phase": phase.name, **engine.run(phase)})
-    if job["plant"]:
+    if job["plant"] and engine.ask("fast_path_counts") is not None:
         greedy = next(phase for phase in todo if phase.name == GREEDY)
         for index, group in enumerate(facts["groups"]):
             if group["slots"]:
@@ -48,7 +48,6 @@ class _Engine:
         self.llm = LLM(
             load_format=LOAD_FORMAT,
             worker_extension_cls=WORKER_EXTENSION,
-            skip_tokenizer_init=True,
             **arguments,
         )
 
@@ -62,12 +61,10 @@ class _Engine:
         All requests are there before the first step: which steps they share must not depend on
         how fast they arrive.
         """
-        from vllm import SamplingParams
-
         self.llm.sleep(level=0, mode="keep")
         self.llm.enqueue(
             [{"prompt_token_ids": list(one.prompt)} for one in phase.requests],
-            [SamplingParams(detokenize=False, **one.sampling) for one in phase.requests],
+            [_sampling(**one.sampling) for one in phase.requests],
             use_tqdm=False,
         )
         self.llm.wake_up(tags=["scheduling"])
@@ -76,6 +73,15 @@ class _Engine:
             "requests": [_request(output) for output in outputs],
             "counts": self.ask("fast_path_counts"),
         }
+
+
+def _sampling(structured_outputs: dict[str, Any] | None = None, **given: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if structured_outputs is not None:
+        given["structured_outputs"] = StructuredOutputsParams(**structured_outputs)
+    return SamplingParams(detokenize=False, **given)
 
 
 def _request(output: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from bench_prep.engine.compare import first_difference, request_difference
 from bench_prep.engine.names import GREEDY
 from bench_prep.engine.run import EngineRun, run_engine
 from bench_prep.engine.shapes import write_model
+from bench_prep.engine.tokenizer import write_tokenizer
 from bench_prep.errors import Inconclusive, Missing, OutputsDiffer
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
@@ -92,6 +93,7 @@ def prove_model(model: str, device: str, stages: Stages) -> Proof:
     require_device(device)
     with temporary_folder() as scratch:
         folder = write_model(model, scratch)
+        write_tokenizer(folder)
         config = file_sha256(folder / "config.json")
         name = f"prove-model-{uuid.uuid4().hex[:12]}"
         with stages.running("without") as update:

@@ -11,11 +11,16 @@ from bench_prep.engine.names import GREEDY
 #: Chosen tokens' and the most likely tokens' log-probabilities.
 LOGPROBS = 5
 GREEDY_TOKENS = 200
+#: Made of the letters that the proof's tokenizer has as its first tokens.
+WORDS = "([aeiou][a-z])+"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids of the prompt, and the arguments of vLLM's `SamplingParams`."""
+    """Token ids of the prompt, and the arguments of vLLM's `SamplingParams`.
+
+    `structured_outputs` are those of its `StructuredOutputsParams`.
+    """
 
     prompt: tuple[int, ...]
     sampling: dict[str, Any]
@@ -62,6 +67,7 @@ def phases(
         "penalties": request(prompt(33), 60, **penalties),
         "allowed tokens": request(prompt(31), 20, allowed_token_ids=list(range(64)), min_p=0.01),
         "stop tokens": request(prompt(40), 80, stop_token_ids=rare_stops, min_tokens=4),
+        "structured outputs": request(prompt(37), 50, structured_outputs={"regex": WORDS}),
         "log-probabilities of the prompt": request(prompt(45), 8, prompt_logprobs=1),
         "a long prompt in chunks": request(prompt(long), 40),
         "up to the model's length": request(prompt(max_model_len - 40), 100),

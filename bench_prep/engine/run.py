@@ -106,6 +106,7 @@ def _arguments(folder: Path, device: str) -> dict[str, Any]:
     """Arguments of vLLM's `LLM`: on a device as people serve, on the CPU as it starts fastest."""
     common = {
         "model": str(folder),
+        "tokenizer": str(folder / "tokenizer"),
         "max_model_len": 4096,
         "max_num_seqs": 8,
         "seed": 0,

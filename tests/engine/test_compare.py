@@ -41,7 +41,7 @@ def next_float(outputs: dict[str, Any]) -> None:
     ("change", "expected"),
     [
         (lambda o: put(o, 5), "several, request 1, token 1: expected 4 (4: -0.5 #1"),
-        (next_float, "token 2: expected 9 (9: -0.5 #1, 10: -1.5 #2), found 9 (9: -0.5 #1, 10: -1.49999"),
+        (next_float, "expected 9 (9: -0.5 #1, 10: -1.5 #2), found 9 (9: -0.5 #1, 10: -1.49"),
         (lambda o: o["greedy"][0]["logprobs"][0][0].__setitem__(2, 2), "greedy, token 0"),
         (lambda o: o["greedy"][0]["prompt_logprobs"][1][0].__setitem__(0, 5), "prompt token 1"),
         (lambda o: [o["greedy"][0][key].pop() for key in ("tokens", "logprobs")], "found no more"),
