@@ -2,22 +2,29 @@
 
 The fast path replaces `_prepare_inputs` and relies on what surrounds it. Both are identified by
 the SHA-256 of their source text, so that an edited method closes the gate, whatever the version
-number says.
+number says, and so does one that another program put in its place.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import inspect
 import json
-from dataclasses import dataclass
+import re
+import sys
+import textwrap
+import types
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+KNOWN_FILE = Path(__file__).with_name("known.json")
+
 #: Replaced or relied on by the V1 runner's binding; a missing one is part of the fingerprint.
-_RUNNER_METHODS = (
+RUNNER_METHODS = (
     "_prepare_inputs",
     "_prepare_input_ids",
     "_compute_prev_positions",
@@ -29,7 +36,7 @@ _RUNNER_METHODS = (
     "_build_attention_metadata",
     "synchronize_input_prep",
 )
-_SOURCES = (
+SOURCES = (
     "vllm.v1.worker.block_table",
     "vllm.v1.utils:CpuGpuBuffer",
     "vllm.v1.worker.gpu_input_batch:InputBatch",
@@ -37,26 +44,33 @@ _SOURCES = (
     "vllm.model_executor.layers.rotary_embedding.mrope:"
     "MRotaryEmbedding.get_next_input_positions_tensor",
 )
-_CPU_SOURCES = (
+CPU_SOURCES = (
     "vllm.v1.worker.cpu_model_runner:CPUModelRunner._postprocess_tensors",
     "vllm.utils.cpu_triton_utils:_compute_slot_mapping_kernel_impl",
 )
+#: Whose functions may be in vLLM's classes or wrap its methods: its own, and its decorators'.
+_TRUSTED = {"vllm", "torch", *sys.stdlib_module_names} - {"__main__"}
+_PART_DIGITS = 16
+_BEGINS_STATEMENT = re.compile(r"[\w@]")
 
 
 @dataclass(frozen=True)
 class KnownSource:
-    """A proven source: its version, its platform and the arity of `_prepare_inputs`' result."""
+    """A proven source: its version, its platform and the arity of `_prepare_inputs`' result.
+
+    `parts` has the first digits of the SHA-256 of each part's source text, by the part's name.
+    """
 
     vllm: str
     platform: str
     returns: int
+    parts: dict[str, str]
 
 
 @functools.cache
 def known() -> dict[str, Any]:
     """The proven sources, devices and architectures: data, in `known.json`."""
-    text = Path(__file__).with_name("known.json").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(text)
+    data: dict[str, Any] = json.loads(KNOWN_FILE.read_text(encoding="utf-8"))
     return data
 
 
@@ -67,18 +81,66 @@ def known_versions() -> dict[str, str]:
 
 def fingerprint(runner_class: type, platform: str) -> str:
     """SHA-256, in hex, over the source text of all that the binding replaces or relies on."""
-    digest = hashlib.sha256()
-    for name in _RUNNER_METHODS:
-        digest.update(f"\0{name}\0{_source(getattr(runner_class, name, None))}".encode())
-    for name in _SOURCES + (_CPU_SOURCES if platform == "cpu" else ()):
-        digest.update(f"\0{name}\0{_source(_resolve(name))}".encode())
-    return digest.hexdigest()
+    return combined(_texts(runner_class, platform))
 
 
 def known_source(runner_class: type, platform: str) -> KnownSource | None:
     """The proven source that this runner's is, or None."""
     entry = known()["sources"].get(fingerprint(runner_class, platform))
     return None if entry is None else KnownSource(**entry)
+
+
+def admit(runner_class: type, platform: str, vllm: str, returns: int) -> tuple[str, KnownSource]:
+    """Take a source as proven, in this process alone; its fingerprint and what it now is."""
+    text = _texts(runner_class, platform)
+    source = KnownSource(vllm, platform, returns, short_hashes(text))
+    known()["sources"][combined(text)] = asdict(source)
+    return combined(text), source
+
+
+def part_hashes(runner_class: type, platform: str) -> dict[str, str]:
+    """The first digits of the SHA-256 of each part's source text, by the part's name."""
+    return short_hashes(_texts(runner_class, platform))
+
+
+def what_differs(runner_class: type, platform: str) -> str:
+    """The parts that differ from the nearest proven source, in words; empty where none does."""
+    parts = part_hashes(runner_class, platform)
+    differing = {
+        entry["vllm"]: [name for name in parts if entry["parts"].get(name) != parts[name]]
+        for entry in known()["sources"].values()
+        if entry["platform"] == platform
+    }
+    if not all(differing.values()) or not differing:
+        return ""
+    nearest = min(differing, key=lambda version: len(differing[version]))
+    names = [re.split("[.:]", name)[-1] for name in differing[nearest]]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"not vLLM {nearest}'s: {', '.join(names[:3])}{more}"
+
+
+def combined(texts: dict[str, str]) -> str:
+    """The fingerprint of source texts, by part, in the order of the parts."""
+    digest = hashlib.sha256()
+    for name, text in texts.items():
+        digest.update(f"\0{name}\0{text}".encode())
+    return digest.hexdigest()
+
+
+def short_hashes(texts: dict[str, str]) -> dict[str, str]:
+    """The hash of each source text, by part."""
+    return {
+        name: hashlib.sha256(text.encode()).hexdigest()[:_PART_DIGITS]
+        for name, text in texts.items()
+    }
+
+
+@functools.cache
+def _texts(runner_class: type, platform: str) -> dict[str, str]:
+    found = {name: getattr(runner_class, name, None) for name in RUNNER_METHODS}
+    for name in SOURCES + (CPU_SOURCES if platform == "cpu" else ()):
+        found[name] = _resolve(name)
+    return {name: _source(value) for name, value in found.items()}
 
 
 def _resolve(name: str) -> Any:
@@ -96,6 +158,73 @@ def _source(value: Any) -> str:
     if value is None:
         return "absent"
     try:
-        return inspect.getsource(inspect.unwrap(value))
-    except (OSError, TypeError):
+        strange = _strangers(value)
+        if strange:
+            return f"replaced: {strange}"
+        return _class_source(value) if isinstance(value, type) else _function_source(value)
+    except (OSError, TypeError, SyntaxError):
         return "no source"
+
+
+def _strangers(value: Any) -> list[str]:
+    """Functions of another program in a class, or in the classes of a module."""
+    if isinstance(value, types.ModuleType):
+        own = [v for v in vars(value).values() if getattr(v, "__module__", "") == value.__name__]
+        return [name for item in own if isinstance(item, type) for name in _strangers(item)]
+    if not isinstance(value, type):
+        return []
+    members = {name: inspect.unwrap(_function(item)) for name, item in vars(value).items()}
+    return [
+        f"{value.__name__}.{name} by {item.__globals__['__name__']}"
+        for name, item in members.items()
+        if isinstance(item, types.FunctionType) and not _trusted(item)
+    ]
+
+
+def _function(member: Any) -> Any:
+    """The function in a static or class method or a property, else the member itself."""
+    if isinstance(member, property):
+        return member.fget
+    return getattr(member, "__func__", member)
+
+
+def _trusted(function: Any) -> bool:
+    return str(function.__globals__["__name__"]).partition(".")[0] in _TRUSTED
+
+
+def _function_source(value: Any) -> str:
+    """The source text of a function with its decorators, or of a module.
+
+    Each wrapper must be of a decorator in that text: `functools.wraps` around a method hides the
+    wrapper from `inspect.getsource`.
+    """
+    wrappers = []
+    while hasattr(value, "__wrapped__"):
+        wrappers.append(value)
+        value = value.__wrapped__
+    source = inspect.getsource(value)
+    if wrappers:
+        definition = ast.parse(textwrap.dedent(source)).body[0]
+        expected = len(getattr(definition, "decorator_list", ()))
+        if len(wrappers) > expected or not all(map(_trusted, wrappers)):
+            return f"wrapped: {[w.__globals__['__name__'] for w in wrappers]}"
+    return source
+
+
+def _class_source(value: type) -> str:
+    """`inspect.getsource` of a class at a module's top, in a fraction of its time."""
+    return class_text(inspect.findsource(importlib.import_module(value.__module__))[0], value)
+
+
+def class_text(lines: list[str], value: type) -> str:
+    """The lines of a class at a module's top, with its decorators, up to its last indented one."""
+    begins = re.compile(rf"class {value.__name__}\b")
+    first = next(index for index, line in enumerate(lines) if begins.match(line))
+    last = end = first
+    while end + 1 < len(lines) and not _BEGINS_STATEMENT.match(lines[end + 1]):
+        end += 1
+        if lines[end].startswith((" ", "\t")) and lines[end].strip():
+            last = end
+    while first and lines[first - 1].startswith("@"):
+        first -= 1
+    return "".join(lines[first : last + 1])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench_prep.fastpath.fingerprint import known, known_source
+from bench_prep.fastpath.fingerprint import known, known_source, what_differs
 from bench_prep.fastpath.targets import memory
 
 
@@ -52,6 +52,7 @@ def _parallel_sizes_are_one(runner: Any) -> bool:
     )
 
 
+UNKNOWN_SOURCE = "unknown runner source"
 SERVICE_GATE: tuple[Condition, ...] = (
     Condition(
         "unsupported device",
@@ -60,7 +61,7 @@ SERVICE_GATE: tuple[Condition, ...] = (
         second_line="no trace without such a device; its runner may well have CUDA's source",
     ),
     Condition(
-        "unknown runner source",
+        UNKNOWN_SOURCE,
         "a method that is replaced or relied on is not the proven one",
         lambda r: known_source(r.__class__, _platform(r)) is not None,
     ),
@@ -133,7 +134,10 @@ def closed_service_gate(runner: Any) -> str | None:
     """The name and reason of the first condition that fails, or None when the gate is open."""
     for condition in SERVICE_GATE:
         if not condition.holds(runner):
-            return f"{condition.name}: {condition.why}"
+            why = condition.why
+            if condition.name == UNKNOWN_SOURCE:
+                why = what_differs(runner.__class__, _platform(runner)) or why
+            return f"{condition.name}: {why}"
     return None
 
 

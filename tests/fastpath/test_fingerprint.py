@@ -1,0 +1,142 @@
+"""The fingerprint of vLLM's sources: edited, wrapped and replaced methods are other sources."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench_prep.fastpath import fingerprint as module
+from bench_prep.fastpath.fingerprint import (
+    KNOWN_FILE,
+    SOURCES,
+    admit,
+    combined,
+    fingerprint,
+    known,
+    known_source,
+    part_hashes,
+    short_hashes,
+    what_differs,
+)
+
+
+def _runner_class() -> tuple[Any, str]:
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type == "cpu":
+        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+        return CPUModelRunner, "cpu"
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    return GPUModelRunner, "cuda"
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Sources are read anew in the test and after it."""
+    module._texts.cache_clear()
+    yield
+    module._texts.cache_clear()
+    known.cache_clear()
+
+
+def test_each_proven_source_has_the_hash_of_each_part() -> None:
+    for source in known()["sources"].values():
+        assert set(SOURCES) <= set(source["parts"])
+        assert all(len(digest) == 16 for digest in source["parts"].values())
+
+
+def test_the_fingerprint_is_of_names_and_texts() -> None:
+    assert combined({"a": "x"}) != combined({"b": "x"}) != combined({"b": "y"})
+    assert short_hashes({"a": "x"})["a"] == "2d711642b726b044"
+
+
+@pytest.mark.vllm
+def test_the_installed_source_is_known_part_by_part(fresh: None) -> None:
+    cls, platform = _runner_class()
+    source = known_source(cls, platform)
+    assert source is not None
+    assert source.parts == part_hashes(cls, platform)
+    assert what_differs(cls, platform) == ""
+
+
+@pytest.mark.vllm
+def test_vllm_s_own_decorators_are_part_of_the_source(fresh: None) -> None:
+    cls, _ = _runner_class()
+    assert hasattr(cls.synchronize_input_prep, "__wrapped__")
+    text = module._source(cls.synchronize_input_prep)
+    assert text.lstrip().startswith("@contextmanager")
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["_prepare_inputs", "_update_states", "synchronize_input_prep"])
+def test_a_wrapper_around_a_method_is_seen(
+    fresh: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls, platform = _runner_class()
+    own = getattr(cls, name)
+
+    @functools.wraps(own)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(cls, name, wrapper)
+    assert inspect.getsource(inspect.unwrap(wrapper)) == inspect.getsource(inspect.unwrap(own))
+    assert known_source(cls, platform) is None
+    assert name in what_differs(cls, platform)
+
+
+@pytest.mark.vllm
+def test_a_wrapper_made_by_a_trusted_decorator_is_seen(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls, platform = _runner_class()
+    monkeypatch.setattr(cls, "_update_states", contextlib.contextmanager(cls._update_states))
+    assert known_source(cls, platform) is None
+
+
+@pytest.mark.vllm
+def test_a_method_replaced_in_a_class_is_seen(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.block_table import BlockTable
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    cls, platform = _runner_class()
+    for owner, name in ((BlockTable, "append_row"), (InputBatch, "condense")):
+        own = getattr(owner, name)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, lambda *args, own=own: own(*args))
+            module._texts.cache_clear()
+            assert known_source(cls, platform) is None
+    module._texts.cache_clear()
+    assert known_source(cls, platform) is not None
+
+
+@pytest.mark.vllm
+def test_an_edited_method_is_named(fresh: None) -> None:
+    cls, platform = _runner_class()
+
+    class Edited(cls):  # type: ignore[misc, valid-type]
+        def _prepare_inputs(self, *arguments: Any) -> Any:
+            return super()._prepare_inputs(*arguments)
+
+    assert known_source(Edited, platform) is None
+    assert what_differs(Edited, platform).endswith("'s: _prepare_inputs")
+    digest, source = admit(Edited, platform, "0.0.0", 3)
+    assert known_source(Edited, platform) == source
+    assert digest == fingerprint(Edited, platform)
+    assert digest not in KNOWN_FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    "name", [n for n in SOURCES if n.count(":") and "." not in n.split(":")[1]]
+)
+def test_the_text_of_a_class_is_inspect_s(name: str) -> None:
+    value = module._resolve(name)
+    assert module._class_source(value) == inspect.getsource(value)
