@@ -222,7 +222,9 @@ def twins_runner(settings: RunSettings) -> Any:
 
 def test_an_architecture_that_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench_prep.decode import model
+    from bench_prep.fastpath.fingerprint import known
 
+    monkeypatch.setitem(known(), "architectures", ["Qwen2ForCausalLM"])
     monkeypatch.setitem(model._CONFIG, "architectures", ["LlamaForCausalLM"])
     monkeypatch.setitem(model._CONFIG, "model_type", "llama")
     assert differs_without("unlisted architecture", monkeypatch) is None

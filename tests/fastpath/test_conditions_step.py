@@ -217,3 +217,17 @@ def test_a_leaver_s_sampled_token_is_not_the_one_who_stays_s(
                 remove_step_condition(patch, reason)
             both, candidate = twins()
             assert (difference(both, candidate, first_of_two_leaves) is not None) is differs
+
+
+@pytest.mark.gpu
+def test_no_sampled_token_and_no_index_stand_for_one_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_step(both: Twins) -> None:
+        both.arrive(1)
+        both.step()
+
+    remove_step_condition(monkeypatch, gates.NO_SAMPLED_TOKEN)
+    remove_step_condition(monkeypatch, gates.NOT_AT_INDEX_0)
+    both, candidate = twins()
+    assert "NoneType" in str(difference(both, candidate, first_step))
