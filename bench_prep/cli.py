@@ -345,6 +345,40 @@ def prove_model(
     )
 
 
+@prove.command("source")
+def prove_source(
+    steps: Annotated[
+        int, typer.Option(min=1, max=100_000_000, help="Least number of twin steps.")
+    ] = 5000,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed that repeats the same traces. Default: a new one, shown."),
+    ] = None,
+    device: DeviceOption = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Prove an unknown source too, and add it to the known.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="JSON file for the proof.")] = None,
+) -> None:
+    """Is the fast path exact on the installed vLLM's source, whatever requests come and go?
+
+    Random traces of requests; two real runners' whole states are compared in every step.
+    """
+    import secrets
+
+    from bench_prep.differential.source import run_prove_source
+
+    run_prove_source(
+        steps,
+        secrets.randbelow(2**31) if seed is None else seed,
+        device or "auto",
+        add=add,
+        output=output,
+        command=shlex.join(["bench-prep", *sys.argv[1:]]),
+        console=_console,
+    )
+
+
 def main() -> None:
     """Run the command line; errors are one or two lines and an exit code."""
     debug = "--debug" in sys.argv

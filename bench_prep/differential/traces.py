@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench_prep.differential.operations import OPERATIONS, Kind, Operation
 from bench_prep.differential.requests import ASKED
@@ -32,6 +33,15 @@ class Totals:
     dispatched: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, the commonest first."""
+        return {
+            "steps": self.steps,
+            "dispatched": self.dispatched,
+            "fallbacks": dict(self.fallbacks.most_common()),
+            "coverage": dict(self.coverage.most_common()),
+        }
 
     def missing(self) -> list[str]:
         """What was never done although every proof should."""
