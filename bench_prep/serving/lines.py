@@ -19,7 +19,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: vLLM's own: `[events.py:73] `.
 _HEADER = re.compile(r"\[[\w./-]+\.py:\d+\]")
 #: `(Worker pid=15254)`, and `"process": 15254` where vLLM logs in JSON, maybe wrapped again.
-_PID = re.compile(r"pid=(\d+)\)|\bprocess\\*\": *(\d+)")
+_PID = re.compile(r"pid=(\d{1,9})\)|\bprocess\\*\": *(\d{1,9})\b")
 
 
 @dataclass(frozen=True)

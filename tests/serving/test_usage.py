@@ -9,6 +9,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench_prep.log_lines import CHECK_FAILED
 from bench_prep.serving.lines import Line, marked_lines
@@ -119,6 +121,21 @@ def test_the_last_start_decides_whether_it_is_used() -> None:
 )
 def test_what_the_plugin_never_writes(text: str) -> None:
     assert usage_in([Line(15, text)]) is None
+
+
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.binary(max_size=20),
+            st.sampled_from([b"[bench-prep] ", b'{"a": "', b'{"a":' * 3000, b"\n", b'"}']),
+            st.sampled_from([reserved(), summary(2, 3), b"(W pid=" + b"9" * 5000 + b") "]),
+        ),
+        max_size=20,
+    )
+)
+def test_no_log_makes_it_fail(parts: list[bytes]) -> None:
+    found = usage_in(marked_lines(io.BytesIO(b"".join(parts)).read))
+    assert found is None or found.dispatched <= found.decode_steps
 
 
 class TestAsWritten:
