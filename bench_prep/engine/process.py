@@ -21,7 +21,7 @@ def _work(job: dict[str, Any]) -> None:
     facts = engine.ask("engine_facts")
     emit({"event": "facts", "facts": facts, "vllm": vllm.__version__})
     todo = phases(
-        block_size=max(group["block_size"] for group in facts["groups"]),
+        block_size=max((g["block_size"] for g in facts["groups"] if g["slots"]), default=1),
         vocab_size=facts["vocab_size"],
         max_model_len=job["engine"]["max_model_len"],
         max_num_batched_tokens=job["engine"]["max_num_batched_tokens"],

@@ -39,8 +39,8 @@ def phases(
 ) -> list[Phase]:
     """All phases for an engine of this geometry, sizes in tokens.
 
-    `block_size` is the largest of the KV groups: the greedy request crosses a boundary of every
-    group soon after its first token.
+    `block_size` is the largest of the KV groups with slots: the greedy request crosses a boundary
+    of each soon after its first token, where the model's length allows it.
     """
     random_ids = random.Random(0)
     # The last tokens of a vocabulary may stand for images, which are not there.
@@ -53,8 +53,9 @@ def phases(
         defaults = {"temperature": 0.0, "ignore_eos": True, "logprobs": LOGPROBS}
         return Request(ids, {**defaults, "max_tokens": max_tokens, **sampling})
 
-    blocks = max(1, min(3, (max_model_len - GREEDY_TOKENS) // block_size))
-    greedy = request(prompt(max(1, blocks * block_size - 20)), GREEDY_TOKENS)
+    room = max_model_len - GREEDY_TOKENS
+    length = max(1, min(3, room // block_size)) * block_size - 20
+    greedy = request(prompt(max(1, min(length, room))), GREEDY_TOKENS)
     sampled = {"temperature": 0.8, "top_p": 0.9, "top_k": 50}
     penalties = {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2}
     rare_stops = list(range(0, vocab_size, 16))

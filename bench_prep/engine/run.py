@@ -26,7 +26,8 @@ class EngineRun:
         vllm: its version.
         facts: of `ProbedWorker.engine_facts`.
         passes: the outputs of each pass over all phases.
-        counts: the fast path's counters after each phase of the last pass; None: not attached.
+        counts: the fast path's counters after each phase of the last pass, since the engine's
+            start; None: not attached.
         faults: one `fault` event per planted wrong slot.
         not_used: what the fast path said when it was not attached.
     """
@@ -42,6 +43,21 @@ class EngineRun:
     def outputs(self) -> Outputs:
         """Of the first pass."""
         return self.passes[0]
+
+    @property
+    def dispatched(self) -> dict[str, int]:
+        """Steps by the fast path in each phase of a single pass."""
+        totals = [0, *((counts or {}).get("dispatched", 0) for counts in self.counts.values())]
+        return {
+            phase: after - before
+            for phase, before, after in zip(self.counts, totals, totals[1:], strict=False)
+        }
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Steps by vLLM's own path, by the step gate's reason."""
+        last = list(self.counts.values())[-1]
+        return {} if last is None else last["fallbacks"]
 
 
 def run_engine(
@@ -138,6 +154,8 @@ def _environment(device: str, plugin: bool) -> dict[str, str]:
         | {
             "VLLM_PLUGINS": ",".join(others + [PLUGIN] * plugin),
             "BENCH_PREP_SELFCHECK": "",
+            # Another process must not choose other kernels, whose sums differ in the last bit.
+            "TRITON_CACHE_AUTOTUNING": "1",
             "VLLM_LOGGING_LEVEL": "INFO",
         }
     )

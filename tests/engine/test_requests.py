@@ -27,8 +27,9 @@ def test_the_greedy_request_crosses_a_block_boundary_early(block_size: int) -> N
 
 
 @pytest.mark.parametrize("max_num_batched_tokens", [256, 2048])
-def test_every_request_fits(max_num_batched_tokens: int) -> None:
-    made = of(32, max_num_batched_tokens=max_num_batched_tokens)
+@pytest.mark.parametrize("block_size", [1, 32, 4096])
+def test_every_request_fits(max_num_batched_tokens: int, block_size: int) -> None:
+    made = of(block_size, max_num_batched_tokens=max_num_batched_tokens)
     assert len({phase.name for phase in made}) == len(made)
     for phase in made:
         for request in phase.requests:
