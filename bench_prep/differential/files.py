@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,4 +51,5 @@ def _beside(path: Path) -> Iterator[Path]:
             f"{path} cannot be written: {error.strerror or error}", "choose another file"
         ) from None
     finally:
-        made.unlink(missing_ok=True)
+        with suppress(OSError):
+            made.unlink()
