@@ -68,7 +68,6 @@ class Mirrors:
         self._lengths[:] = self._no_lengths
         self._previous[0] = previous_index
         self._discard[0] = False
-        self._accepted[:] = self._all_one
         self._req_indices[0] = 0
         self._query_pos[0] = 0
         self._scheduled[0] = 1
@@ -80,6 +79,8 @@ class Mirrors:
         """
         self._input_ids[0] = self._tokens[position]
         self._lengths[0] = position + 1
+        # Not left alone between two steps where Mamba's states are aligned to blocks.
+        self._accepted[:] = self._all_one
         if self._is_token_ids is not None and self._token_flags is not None:
             self._is_token_ids[0] = self._token_flags[position]
         for row in self._mrope_rows:

@@ -69,16 +69,26 @@ def _attach(runner: Any) -> None:
     from bench_prep.fastpath.selfcheck import SelfCheck
     from bench_prep.fastpath.summary import Summary
 
+    _remove(runner)
     reason = closed_service_gate(runner)
     if reason is not None:
         closed(reason)
         return
     selfcheck = _number(SELFCHECK, 0)
     path = FastPath(runner)
+    runner._bench_prep = path
     runner._prepare_inputs = SelfCheck(path, runner, selfcheck) if selfcheck else path
     runner._dummy_run = _marking(path, runner._dummy_run)
     reserved(runner, selfcheck)
     Summary(path, _number(SUMMARY_SECONDS, 60))
+
+
+def _remove(runner: Any) -> None:
+    """A KV cache that is initialized again needs a fast path of its own."""
+    path = vars(runner).pop("_bench_prep", None)
+    if path is not None:
+        path.detach()
+        del runner._prepare_inputs, runner._dummy_run
 
 
 def _marking(path: Any, dummy_run: Any) -> Any:

@@ -14,6 +14,7 @@ from bench_prep.snapshot import Difference, difference_at, leaves
 #: Attributes of a live runner that no preparation reads or writes, and that are large.
 NOT_PREPARED = {
     "_prepare_inputs": "this object",
+    "_bench_prep": "the fast path",
     "kv_caches": "the KV cache itself",
     "attn_groups": "metadata builders, which run after the preparation",
     "cudagraph_dispatcher": "graphs of the forward pass",

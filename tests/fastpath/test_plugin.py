@@ -51,7 +51,7 @@ def attach(runner: Any) -> None:
 
 def untouched(runner: Any) -> bool:
     table = runner.input_batch.block_table[0]
-    names = {"_prepare_inputs", "_dummy_run"} & set(vars(runner))
+    names = {"_prepare_inputs", "_dummy_run", "_bench_prep"} & set(vars(runner))
     return not names and "commit_block_table" not in vars(table)
 
 
@@ -88,6 +88,17 @@ def test_the_runner_gets_the_fast_path(runner: Any, log: Any) -> None:
         f"[bench-prep] fast path reserved: vLLM {__import__('vllm').__version__}, "
         f"Qwen2ForCausalLM on {runner.device}, KV groups: 1"
     ]
+
+
+def test_attached_again_there_is_one_fast_path(runner: Any) -> None:
+    attach(runner)
+    first = runner._prepare_inputs
+    attach(runner)
+    second = runner._prepare_inputs
+    assert second is not first
+    assert second.own_path == first.own_path
+    table = runner.input_batch.block_table[0]
+    assert table.commit_block_table.__self__ is second._tables[0]
 
 
 def test_a_dummy_run_makes_everything_be_written_anew(runner: Any) -> None:
