@@ -19,6 +19,13 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "measure": ({"errors"}, {"vllm"}),
     "decode": ({"errors", "settings", "snapshot"}, set()),
     "differential": ({"errors", "settings", "snapshot", "decode", "fastpath"}, set()),
+    "engine": (
+        {
+            *{"bringup", "differential", "errors", "fastpath", "log_lines", "measure"},
+            *{"provenance", "report", "settings", "source", "stages", "target"},
+        },
+        set(),
+    ),
     "report": ({"errors", "measure", "settings"}, {"vllm", "torch"}),
     "serving": ({"errors", "log_lines", "stages"}, {"vllm", "torch"}),
 }

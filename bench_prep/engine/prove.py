@@ -9,27 +9,30 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import bench_prep
+from bench_prep import __version__
+from bench_prep.differential.files import check_replaceable, write_json
 from bench_prep.engine.compare import first_difference, request_difference
 from bench_prep.engine.names import GREEDY
 from bench_prep.engine.run import EngineRun, run_engine
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.tokenizer import write_tokenizer
-from bench_prep.errors import Inconclusive, Missing, OutputsDiffer
+from bench_prep.errors import Inconclusive, Missing, OutputsDiffer, UsageError
+from bench_prep.fastpath.fingerprint import KNOWN_FILE
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.launch import temporary_folder
+from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages
 from bench_prep.target import require_device
 
 #: Of the greedy request's 200 tokens so many must be distinct.
 LEAST_DISTINCT = 50
-_KNOWN = Path(bench_prep.__file__).parent / "fastpath" / "known.json"
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,25 @@ def run_prove_model(
     Raises:
         BenchPrepError: as `prove_model`; then nothing is written.
     """
+    for path in (output, KNOWN_FILE if add else None):
+        if path is not None:
+            check_replaceable(path)
+    require_device(device)
     stages = Stages(console)
+    _, provenance = prove_source(Source(), device, stages)
+    about = {
+        "bench_prep_version": __version__,
+        "command": command,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **provenance,
+    }
     proof = prove_model(model, device, stages)
     if output is not None:
-        write_proof(proof, command, output)
+        write_proof(proof, about, output)
         stages.passed("written", str(output))
     if add:
-        new = add_architectures(proof.architectures, _KNOWN)
-        stages.passed("listed", f"{', '.join(new) or 'nothing new'} in {_KNOWN}")
+        new = add_architectures(proof.architectures, KNOWN_FILE)
+        stages.passed("listed", f"{', '.join(new) or 'nothing new'} in {KNOWN_FILE}")
 
 
 def prove_model(model: str, device: str, stages: Stages) -> Proof:
@@ -89,7 +103,6 @@ def prove_model(model: str, device: str, stages: Stages) -> Proof:
         Inconclusive: equal outputs would prove nothing here.
         Missing: the fast path does not serve this model.
     """
-    require_device(device)
     with temporary_folder() as scratch:
         folder = write_model(model, scratch)
         write_tokenizer(folder)
@@ -196,15 +209,22 @@ def _others(fallbacks: dict[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in fallbacks.items())
 
 
-def write_proof(proof: Proof, command: str, output: Path) -> None:
-    """Put the proof into a JSON list, in place of one of the same model and vLLM."""
-    proofs: list[dict[str, Any]] = []
-    if output.exists():
-        proofs = json.loads(output.read_text(encoding="utf-8"))
-    made = {**asdict(proof), "command": command}
+def write_proof(proof: Proof, about: dict[str, Any], output: Path) -> None:
+    """Put the proof into a JSON list, in place of one of the same model and vLLM.
+
+    Raises:
+        UsageError: the file is not such a list, or cannot be written.
+    """
+    made = {"proof": "model", **about, **asdict(proof)}
     key = ("architectures", "config_sha256", "vllm", "device")
-    proofs = [old for old in proofs if any(old[name] != made[name] for name in key)] + [made]
-    _replace(output, json.dumps(proofs, indent=1))
+    try:
+        proofs = json.loads(output.read_text(encoding="utf-8")) if output.exists() else []
+        others = [old for old in proofs if any(old[name] != made[name] for name in key)]
+        if not isinstance(proofs, list):
+            raise TypeError
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"{output} is no list of proofs of models", "give another file") from None
+    write_json(output, [*others, made])
 
 
 def add_architectures(names: list[str], known: Path) -> list[str]:
@@ -213,11 +233,5 @@ def add_architectures(names: list[str], known: Path) -> list[str]:
     new = [name for name in names if name not in data["architectures"]]
     if new:
         data["architectures"].extend(new)
-        _replace(known, json.dumps(data, indent=2))
+        write_json(known, data)
     return new
-
-
-def _replace(path: Path, text: str) -> None:
-    made = path.with_name(f".{path.name}.new")
-    made.write_text(text + "\n", encoding="utf-8")
-    made.replace(path)

@@ -100,9 +100,18 @@ def test_a_newer_proof_takes_the_place_of_the_same_model_s(tmp_path: Path) -> No
     other = Proof(**{**vars(proof), "config_sha256": "another"})
     file = tmp_path / "proofs.json"
     for made, command in ((proof, "first"), (other, "second"), (proof, "third")):
-        write_proof(made, command, file)
+        write_proof(made, {"command": command}, file)
     assert [entry["command"] for entry in json.loads(file.read_text())] == ["second", "third"]
     assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
+
+
+@pytest.mark.parametrize("content", ["{}", "no JSON", "[1]", '[{"proof": "source"}]'])
+def test_a_file_that_is_no_list_of_proofs_is_left_alone(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    with pytest.raises(UsageError, match="no list of proofs"):
+        write_proof(judge(*runs(), "hash"), {}, file)
+    assert file.read_text() == content
 
 
 def test_architectures_are_added_once(tmp_path: Path) -> None:
