@@ -79,14 +79,16 @@ def run_prove_model(
             check_replaceable(path)
     require_device(device)
     stages = Stages(console)
-    _, provenance = prove_source(Source(), device, stages)
-    about = {
-        "bench_prep_version": __version__,
-        "command": command,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **provenance,
-    }
-    proof = prove_model(model, device, stages)
+    with temporary_folder() as folder:
+        write_model(model, folder)
+        _, provenance = prove_source(Source(), device, stages)
+        about = {
+            "bench_prep_version": __version__,
+            "command": command,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            **provenance,
+        }
+        proof = prove_model(folder, device, stages)
     if output is not None:
         write_proof(proof, about, output)
         stages.passed("written", str(output))
@@ -95,35 +97,34 @@ def run_prove_model(
         stages.passed("listed", f"{', '.join(new) or 'nothing new'} in {KNOWN_FILE}")
 
 
-def prove_model(model: str, device: str, stages: Stages) -> Proof:
-    """Run a model's requests without the fast path, twice, and with it, and compare.
+def prove_model(folder: Path, device: str, stages: Stages) -> Proof:
+    """Run the requests without the fast path, twice, and with it, and compare.
+
+    `folder` holds a model's `config.json` (`shapes.write_model`); a tokenizer is written there.
 
     Raises:
         OutputsDiffer: with the first difference.
         Inconclusive: equal outputs would prove nothing here.
         Missing: the fast path does not serve this model.
     """
-    with temporary_folder() as scratch:
-        folder = write_model(model, scratch)
-        write_tokenizer(folder)
-        config = file_sha256(folder / "config.json")
-        name = f"prove-model-{uuid.uuid4().hex[:12]}"
-        with stages.running("without") as update:
-            log = new_log(f"{name}-without.log")
-            own = run_engine(folder, device, log, plugin=False, passes=2, update=update)
-        stages.passed("without", _engine_line(own))
-        with stages.running("with") as update:
-            log = new_log(f"{name}-with.log")
-            fast = run_engine(folder, device, log, plugin=True, plant=True, update=update)
-        try:
-            proof = judge(own, fast, config)
-        except OutputsDiffer:
-            with stages.running("again") as update:
-                log = new_log(f"{name}-again.log")
-                again = run_engine(folder, device, log, plugin=False, update=update)
-            if difference := first_difference(own.outputs, again.outputs):
-                raise Inconclusive(f"vLLM's own outputs change by process: {difference}") from None
-            raise
+    write_tokenizer(folder)
+    name = f"prove-model-{uuid.uuid4().hex[:12]}"
+
+    def engine(stage: str, **options: Any) -> EngineRun:
+        with stages.running(stage) as update:
+            log = new_log(f"{name}-{stage}.log")
+            return run_engine(folder, device, log, update=update, **options)
+
+    own = engine("without", plugin=False, passes=2)
+    stages.passed("without", _engine_line(own))
+    fast = engine("with", plugin=True, plant=True)
+    try:
+        proof = judge(own, fast, file_sha256(folder / "config.json"))
+    except OutputsDiffer:
+        again = engine("again", plugin=False)
+        if difference := first_difference(own.outputs, again.outputs):
+            raise Inconclusive(f"vLLM's own outputs change by process: {difference}") from None
+        raise
     steps = sum(proof.dispatched.values())
     stages.passed("with", f"{steps} steps by the fast path; {_others(proof.fallbacks)}")
     phases = len(proof.dispatched)

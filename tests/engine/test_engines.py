@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from bench_prep.engine.prove import LEAST_DISTINCT, Proof, prove_model
+from bench_prep.engine.shapes import write_model
 from bench_prep.stages import Stages
 
 ARCHITECTURES = [
@@ -24,9 +25,10 @@ GROUPS = {
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def proved(request: Any) -> tuple[str, Proof]:
+def proved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Proof]:
     """An architecture and its proof: two engines, about half a minute on two cores."""
-    return request.param, prove_model(request.param, "auto", Stages(Console(quiet=True)))
+    folder = write_model(request.param, tmp_path_factory.mktemp("model"))
+    return request.param, prove_model(folder, "auto", Stages(Console(quiet=True)))
 
 
 def test_equal_on_every_kind_of_request(proved: tuple[str, Proof]) -> None:

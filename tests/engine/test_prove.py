@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from bench_prep.cli import app
+from bench_prep.engine import prove
 from bench_prep.engine.names import GREEDY
 from bench_prep.engine.prove import Proof, add_architectures, judge, write_proof
 from bench_prep.engine.run import EngineRun
 from bench_prep.engine.shapes import TINY_MODELS, write_model
 from bench_prep.errors import BenchPrepError, Inconclusive, Missing, OutputsDiffer, UsageError
+from bench_prep.stages import Stages
 
 FACTS = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -138,3 +142,37 @@ def test_models(tmp_path: Path) -> None:
         assert config["architectures"] == [name]
     with pytest.raises(UsageError, match="no architecture with a tiny model"):
         write_model("NoSuchModel", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["NoSuchModel"], "NoSuchModel is no model folder, no config.json"),
+        (["Qwen2ForCausalLM", "--output", "no/such/folder.json"], "cannot be written"),
+        (["Qwen2ForCausalLM", "--output", "."], "not an ordinary file"),
+    ],
+)
+def test_refused_before_any_engine_starts(arguments: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        app(["prove", "model", *arguments], standalone_mode=False)
+
+
+def test_a_difference_is_one_only_if_vllm_repeats_its_outputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BENCH_PREP_CACHE", str(tmp_path / "cache"))
+    own, fast = runs()
+    fast.passes[0]["sampled"] = [output([1, 3])]
+    unsteady = copy.deepcopy(own)
+    unsteady.passes[0]["sampled"] = [output([1, 4])]
+
+    for third, error in ((own, OutputsDiffer), (unsteady, Inconclusive)):
+        engines = iter([own, fast, third])
+        monkeypatch.setattr(prove, "run_engine", lambda *a, e=engines, **options: next(e))
+        folder = tmp_path / error.__name__
+        folder.mkdir()
+        with pytest.raises(error):
+            prove.prove_model(
+                write_model("Qwen2ForCausalLM", folder), "cpu", Stages(Console(quiet=True))
+            )
+        assert next(engines, None) is None
