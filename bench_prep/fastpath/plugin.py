@@ -78,7 +78,7 @@ def _attach(runner: Any) -> None:
     path = FastPath(runner)
     runner._bench_prep = path
     runner._prepare_inputs = SelfCheck(path, runner, selfcheck) if selfcheck else path
-    runner._dummy_run = _marking(path, runner._dummy_run)
+    runner._dummy_run = marking(path, runner._dummy_run)
     reserved(runner, selfcheck)
     Summary(path, _number(SUMMARY_SECONDS, 60))
 
@@ -91,7 +91,7 @@ def _remove(runner: Any) -> None:
         del runner._prepare_inputs, runner._dummy_run
 
 
-def _marking(path: Any, dummy_run: Any) -> Any:
+def marking(path: Any, dummy_run: Any) -> Any:
     """A dummy run writes the input buffers and, behind the dirty marks, the block tables."""
 
     @functools.wraps(dummy_run)

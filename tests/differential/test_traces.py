@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from bench_prep.differential.traces import Totals, operations, prove
-from bench_prep.differential.variants import Variant, variants
+from bench_prep.differential.variants import Variant, attach_as_served, variants
 from bench_prep.errors import BenchPrepError, OutputsDiffer
-from bench_prep.fastpath import attach
+from bench_prep.fastpath import attach as attach_unheard
 
 pytestmark = pytest.mark.vllm
 SEED = 20241
@@ -42,7 +43,7 @@ class Faulty:
     """The fast path with a fault in each step that it dispatches."""
 
     def __init__(self, runner: Any, fault: Callable[[Any, int], None]) -> None:
-        self._runner, self._fault, self._own = runner, fault, attach(runner)
+        self._runner, self._fault, self._own = runner, fault, attach_as_served(runner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -99,12 +100,27 @@ def test_a_planted_fault_is_found(fault: Callable[[Any, int], None]) -> None:
 
 def test_a_fast_path_that_gives_up_is_no_proof() -> None:
     def gives_up(runner: Any) -> Any:
-        candidate = attach(runner)
+        candidate = attach_as_served(runner)
         candidate.close("planted")
         return candidate
 
     with pytest.raises(BenchPrepError, match="gave up: planted"):
         prove(variants()[:1], 10, 0, attach=gives_up)
+
+
+def test_a_dummy_run_that_the_fast_path_does_not_hear_of_is_found() -> None:
+    """The lengths that it leaves may be those of the next step, so that no step gate closes."""
+    position = 17
+    for attach, differs in ((attach_unheard, True), (attach_as_served, False)):
+        twins, candidate = variants()[0].twins(0, attach)
+        twins.arrive(position - 2)
+        for _ in range(3):
+            twins.step()
+        twins.dummy_run(position, attention=True)
+        before = candidate.dispatched
+        with pytest.raises(OutputsDiffer) if differs else nullcontext():
+            twins.step()
+        assert candidate.dispatched == before + 1
 
 
 def test_what_a_proof_lacks_is_named() -> None:
