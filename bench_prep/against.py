@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.decode.stretches import stretches
-from bench_prep.errors import BY_EXIT_CODE, BenchPrepError, OutputsDiffer
+from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
 from bench_prep.measure.records import ARMS, Arm, Block, Round
 from bench_prep.provenance.launch import Child, launched, temporary_folder
 from bench_prep.provenance.verify import Verification
@@ -60,15 +60,6 @@ class _Process:
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.send(do, **arguments)
         return self.receive()
-
-
-def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
-    """The error that a timing process reported, to be raised here."""
-    kind = BY_EXIT_CODE.get(int(event["exit_code"]), BenchPrepError)
-    error = kind(prefix + event["message"], event["remedy"])
-    if "traceback" in event:
-        error.add_note(event["traceback"])
-    return error
 
 
 def compare_worktrees(

@@ -169,7 +169,7 @@ def environment(version: str, runner: Any) -> dict[str, Any]:
     hip = getattr(torch.version, "hip", None)
     return {
         "vllm_version": version,
-        "torch_version": torch.__version__,
+        "torch_version": str(torch.__version__),
         "triton_version": triton_version(),
         "python_version": sys.version.split()[0],
         "platform": "cpu" if cpu else "rocm" if hip else "cuda",

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 EXIT_FAULT = 1
 EXIT_INCONCLUSIVE = 4
@@ -64,8 +64,16 @@ class Interrupted(BenchPrepError):
     exit_code = EXIT_INTERRUPTED
 
 
-#: Exit code -> class, to raise again in the parent what the timing process reported.
-BY_EXIT_CODE: dict[int, type[BenchPrepError]] = {
+_BY_EXIT_CODE: dict[int, type[BenchPrepError]] = {
     cls.exit_code: cls
     for cls in (BenchPrepError, UsageError, OutputsDiffer, Inconclusive, NotTheWorktree, Missing)
 }
+
+
+def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
+    """The error that a child process reported as an `error` event, to be raised in its parent."""
+    kind = _BY_EXIT_CODE.get(int(event["exit_code"]), BenchPrepError)
+    error = kind(prefix + event["message"], event["remedy"])
+    if "traceback" in event:
+        error.add_note(event["traceback"])
+    return error

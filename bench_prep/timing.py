@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_prep.against import as_raised, compare_worktrees
-from bench_prep.errors import BenchPrepError
+from bench_prep.against import compare_worktrees
+from bench_prep.errors import BenchPrepError, as_raised
 from bench_prep.measure.records import ARMS, Round
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.provenance.verify import Verification

@@ -12,9 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.against import as_raised
 from bench_prep.differential.files import check_replaceable, write_json
-from bench_prep.errors import BenchPrepError, Inconclusive
+from bench_prep.errors import BenchPrepError, Inconclusive, as_raised
 from bench_prep.fastpath.fingerprint import KNOWN_FILE
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench_prep.engine.compare import Outputs
 from bench_prep.engine.names import PLUGIN
-from bench_prep.errors import BY_EXIT_CODE, BenchPrepError
+from bench_prep.errors import as_raised
 from bench_prep.log_lines import NOT_USED
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.target import child_environment, is_cpu
@@ -103,19 +103,33 @@ def run_engine(
         on_event,
         log,
     )
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    if ended.get("event") != "done":
-        kind = BY_EXIT_CODE.get(ended.get("exit_code", 1), BenchPrepError)
-        said = ended.get("message", "the engine's process ended early")
-        errors = [line for line in lines if "Error" in line][-_LINES_SHOWN:] or lines[
-            -_LINES_SHOWN:
-        ]
-        shown = "".join(f"\n    {line[:200]}" for line in errors)
-        raise kind(f"{said}; the end of its log:{shown}", f"the whole log is in {log}")
+    lines = require_done(ended, log)
     run.not_used = next(
         (line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), ""
     )
     return run
+
+
+def require_done(last: dict[str, Any], log: Path) -> list[str]:
+    """The lines of the log of an engine's process whose last event is `last`.
+
+    Raises:
+        BenchPrepError: the process failed; what it reported, with the end of its log, because
+            vLLM's own processes say in the log alone what was wrong.
+    """
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if last.get("event") == "done":
+        return lines
+    said = {"exit_code": 1, "message": "the engine's process ended early", "remedy": ""} | last
+    told = [line for line in lines if "Error" in line or NOT_USED in line]
+    shown = "".join(f"\n    {line[:200]}" for line in (told or lines)[-_LINES_SHOWN:])
+    raise as_raised(
+        said
+        | {
+            "message": f"{said['message']}; the end of its log:{shown}",
+            "remedy": said["remedy"] or f"the whole log is in {log}",
+        }
+    )
 
 
 def _arguments(folder: Path, device: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.engine.names import PLUGIN
+from bench_prep.engine.run import require_done
 from bench_prep.engine.shapes import write_model
-from bench_prep.errors import BY_EXIT_CODE, EXIT_INCONCLUSIVE, BenchPrepError
-from bench_prep.log_lines import NOT_USED
+from bench_prep.errors import EXIT_INCONCLUSIVE
 from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
@@ -73,7 +73,7 @@ def time_engine(
             found.on_event,
             log,
         )
-    found.require_done(log)
+    require_done(found.last, log)
     settings = RunSettings(
         **found.settings,
         position=prompt_tokens,
@@ -120,10 +120,10 @@ class _Found:
         self.environment: dict[str, Any] = {}
         self.checked = 0
         self.rounds: list[Round] = []
-        self._last: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
 
     def on_event(self, event: dict[str, Any]) -> None:
-        self._last = event
+        self.last = event
         match event["event"]:
             case "loaded":
                 self.settings, self.environment = event["settings"], event["environment"]
@@ -131,17 +131,6 @@ class _Found:
                 self.checked = event["steps"]
             case "rounds":
                 self.rounds = [Round.from_json(one) for one in event["rounds"]]
-
-    def require_done(self, log: Path) -> None:
-        """Raise what the process reported, or that it ended early."""
-        if self._last.get("event") == "done":
-            return
-        kind = BY_EXIT_CODE.get(self._last.get("exit_code", 1), BenchPrepError)
-        said = self._last.get("message", "the engine's process ended early")
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line for line in lines if NOT_USED in line or "Error" in line][-3:]
-        shown = "".join(f"\n    {line[:300]}" for line in told)
-        raise kind(f"{said}{shown}", f"the whole log is in {log}")
 
 
 def _arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:

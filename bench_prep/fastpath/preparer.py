@@ -74,7 +74,7 @@ class FastPath:
         # Up to 0.26 the result has two parts; later the most tokens sampled by a request follow.
         self._result = (logits_indices, None, 1)[: source.returns]
         # Last, because it is the only thing that changes the runner.
-        self._tables = [TrackedTable(t) for t in runner.input_batch.block_table.block_tables]
+        self.track()
 
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         """Prepare one step; arguments and result are those of `_prepare_inputs`."""
@@ -152,6 +152,11 @@ class FastPath:
         self._check = lambda _: CLOSED
         self.detach()
         events.closed_for_good(reason)
+
+    def track(self) -> None:
+        """Track the runner's block tables, as after `detach`; the next step commits all."""
+        self._fixed = False
+        self._tables = [TrackedTable(t) for t in self._batch.block_table.block_tables]
 
     def detach(self) -> None:
         """Give the runner's block tables their own methods back."""

@@ -8,10 +8,11 @@ from typing import Any, Literal
 Arm = Literal["baseline_before", "candidate", "baseline_after"]
 ARMS: tuple[Arm, ...] = ("baseline_before", "candidate", "baseline_after")
 
-Clock = Literal["host", "ready", "device"]
+Clock = Literal["host", "ready", "device", "step"]
 #: host: the calling thread is busy; ready: until all outputs are on the device
-#: (call, then device synchronize); device: what the device itself spends, from events.
-CLOCKS: tuple[Clock, ...] = ("host", "ready", "device")
+#: (call, then device synchronize); device: what the device itself spends, from events;
+#: step, inside an engine only: from the start of a preparation to that of the next one.
+CLOCKS: tuple[Clock, ...] = ("host", "ready", "device", "step")
 
 
 @dataclass(frozen=True)

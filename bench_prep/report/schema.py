@@ -57,7 +57,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("run", "text", "identity", "", "identifier of the run; its clocks share it"),
     Column("started", "text", "identity", "UTC, ISO 8601", "when the run started"),
     Column("partial", "bool", "identity", "", "interrupted: only the finished rounds are here"),
-    Column("clock", "text", "setting", "", "host, ready or device"),
+    Column("clock", "text", "setting", "", "host, ready, device or step"),
     Column("position", "int", "setting", "tokens", "tokens already computed for the request"),
     Column("block_sizes", "text", "setting", "tokens", "one KV block size per KV group"),
     Column("max_model_len", "int", "setting", "tokens", "longest request of the runner"),

@@ -34,6 +34,7 @@ _CLOCKS = {
     "host": "Host time: the calling thread is busy in the preparation",
     "ready": "Ready time: from the call until all its outputs are on the device",
     "device": "Device time: what the device itself spends",
+    "step": "Step time: from one preparation to the next, the time per output token",
     "": "Unknown clock: the file does not name it",
 }
 _BLOCKS = {

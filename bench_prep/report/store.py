@@ -208,7 +208,7 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
     """Every timed step, as gzip CSV: `round,arm,step,host_ns,ready_ns,device_ns`.
 
     Rounds and steps count from 0; times are in nanoseconds, empty where the platform has no such
-    clock. `path` is the file itself (`steps_path`); it is replaced whole.
+    clock. Inside an engine there is `step_ns` too. `path` is the file itself (`steps_path`); it is replaced whole.
 
     Raises:
         UsageError: the file cannot be written.
@@ -222,6 +222,7 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
             columns = {
                 f"{clock}_ns": pd.array(block.samples.get(clock, [None] * count), dtype="Int64")
                 for clock in CLOCKS
+                if clock != "step" or clock in block.samples
             }
             frames.append(
                 pd.DataFrame({"round": number, "arm": block.arm, "step": range(count), **columns})
