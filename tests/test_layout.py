@@ -18,7 +18,13 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "fastpath": ({"errors", "log_lines", "snapshot"}, set()),
     "measure": ({"errors"}, {"vllm"}),
     "decode": ({"errors", "settings", "snapshot"}, set()),
-    "differential": ({"errors", "settings", "snapshot", "decode", "fastpath"}, set()),
+    "differential": (
+        {
+            *{"bringup", "decode", "errors", "fastpath", "provenance", "settings", "snapshot"},
+            *{"source", "stages", "target"},
+        },
+        set(),
+    ),
     "engine": (
         {
             *{"bringup", "differential", "errors", "fastpath", "log_lines", "measure"},

@@ -208,7 +208,8 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
     """Every timed step, as gzip CSV: `round,arm,step,host_ns,ready_ns,device_ns`.
 
     Rounds and steps count from 0; times are in nanoseconds, empty where the platform has no such
-    clock. Inside an engine there is `step_ns` too. `path` is the file itself (`steps_path`); it is replaced whole.
+    clock. Inside an engine there is `step_ns` too. `path` is the file itself (`steps_path`); it is
+    replaced whole.
 
     Raises:
         UsageError: the file cannot be written.
