@@ -1,10 +1,12 @@
-"""The fast path and vLLM's own path leave the same state, whatever the trace."""
+"""Traces written by hand after which the fast path and vLLM's own path leave the same state.
+
+Random ones are in `tests/differential`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bench_prep.differential.twins import Twins
@@ -102,30 +104,3 @@ def test_preempted_and_resumed() -> None:
     for _ in range(6):
         both.step()
     assert candidate.dispatched == before
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("mrope", [False, True])
-def test_random_traces(seed: int, mrope: bool) -> None:
-    both, candidate = twins(SETTINGS.model_copy(update={"mrope": mrope}))
-    rng = np.random.default_rng(1000 + seed)
-    for _ in range(200):
-        live = list(both.live.values())
-        event = rng.random()
-        if not live or (event < 0.04 and len(live) < 5):
-            both.arrive(int(rng.integers(1, 90)))
-        elif event < 0.04 * len(live):
-            both.finish(live[rng.integers(len(live))])
-        elif event > 0.98:
-            both.preempt(live[rng.integers(len(live))])
-        for request in [r for r in both.live.values() if r.known >= 500]:
-            both.finish(request)
-        running = list(both.live.values())
-        only = (
-            running[: rng.integers(1, len(running) + 1)]
-            if rng.random() < 0.15 and running
-            else None
-        )
-        both.step(chunk=int(rng.choice([1, 7, 16, 20])), only=only)
-    assert candidate.dispatched > 20, "the trace must exercise the fast path"
-    assert sum(candidate.fallbacks.values()) > 20, "and vLLM's own path"
