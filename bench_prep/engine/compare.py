@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -30,20 +30,33 @@ def request_difference(expected: dict[str, Any], found: dict[str, Any]) -> str |
     for index, (one, other) in enumerate(zip_longest(*prompts, fillvalue=())):
         if one != other:
             return f"prompt token {index}: expected {_logprobs(one)}, found {_logprobs(other)}"
-    for index, (here, there) in enumerate(zip_longest(_steps(expected), _steps(found))):
-        if here != there:
-            return f"token {index}: expected {_step(here)}, found {_step(there)}"
+    for index, here, there in _changed_steps(expected, found):
+        return f"token {index}: expected {_step(here)}, found {_step(there)}"
     for key in ("finish", "cached"):
         if expected[key] != found[key]:
             return f"{key}: expected {expected[key]}, found {found[key]}"
     return None
 
 
-def _steps(output: dict[str, Any]) -> list[tuple[int, list[list[Any]]]]:
-    return list(zip(output["tokens"], output["logprobs"], strict=True))
+def first_changed_step(expected: dict[str, Any], found: dict[str, Any]) -> int | None:
+    """The first output token that is another one, or that has other log-probabilities."""
+    return next((index for index, _, _ in _changed_steps(expected, found)), None)
 
 
-def _step(step: tuple[int, list[list[Any]]] | None) -> str:
+#: Token, and what is known of the most likely ones.
+_Step = tuple[int, list[list[Any]]]
+
+
+def _changed_steps(
+    expected: dict[str, Any], found: dict[str, Any]
+) -> Iterator[tuple[int, _Step | None, _Step | None]]:
+    steps = (zip(one["tokens"], one["logprobs"], strict=True) for one in (expected, found))
+    for index, (here, there) in enumerate(zip_longest(*steps)):
+        if here != there:
+            yield index, here, there
+
+
+def _step(step: _Step | None) -> str:
     return "no more" if step is None else f"{step[0]} ({_logprobs(step[1])})"
 
 

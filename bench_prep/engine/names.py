@@ -7,5 +7,7 @@ TIMED_WORKER = "bench_prep.engine.stretches.TimedWorker"
 #: The fast path's name in the entry-point group `vllm.general_plugins`.
 PLUGIN = "bench_prep"
 
-#: The phase whose tokens must vary, and in which the wrong slot is planted.
+#: The phase whose tokens must vary.
 GREEDY = "greedy"
+#: The same request, in whose repetition the wrong slot is planted.
+GREEDY_AGAIN = "the same again, from the prefix cache"

@@ -90,6 +90,7 @@ def _request(output: Any) -> dict[str, Any]:
         "tokens": list(completion.token_ids),
         "logprobs": [_logprobs(step) for step in completion.logprobs],
         "prompt_logprobs": [_logprobs(step) for step in output.prompt_logprobs or ()],
+        "prompt_tokens": len(output.prompt_token_ids),
         "cached": output.num_cached_tokens,
         "finish": [completion.finish_reason, completion.stop_reason],
     }

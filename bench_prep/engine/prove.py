@@ -17,8 +17,8 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.differential.files import check_replaceable, write_json
-from bench_prep.engine.compare import first_difference, request_difference
-from bench_prep.engine.names import GREEDY
+from bench_prep.engine.compare import first_changed_step, first_difference, request_difference
+from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
 from bench_prep.engine.run import EngineRun, run_engine
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.tokenizer import write_tokenizer
@@ -169,29 +169,30 @@ def judge(own: EngineRun, fast: EngineRun, config_sha256: str) -> Proof:
         distinct=distinct,
         dispatched=dispatched,
         fallbacks=fast.fallbacks,
-        wrong_slots=[_control(greedy, fault) for fault in fast.faults],
+        wrong_slots=[_control(own.outputs[GREEDY_AGAIN][0], fault) for fault in fast.faults],
     )
 
 
-def _control(greedy: dict[str, Any], fault: dict[str, Any]) -> dict[str, Any]:
+def _control(right: dict[str, Any], fault: dict[str, Any]) -> dict[str, Any]:
     """What the wrong slot of one KV group changed.
 
     Raises:
-        Inconclusive: nothing.
+        Inconclusive: nothing, or not only what comes after it.
     """
     name = f"a wrong slot of KV group {fault['group']}"
     if fault["position"] is None:
         raise Inconclusive(f"{name} could not be planted: no block boundary was crossed")
     (found,) = fault["requests"]
-    # From the prefix cache now, which is no difference of the outputs.
-    changes = request_difference(greedy, found | {"cached": greedy["cached"]})
-    if changes is None:
+    changed = first_changed_step(right, found)
+    if changed is None:
         raise Inconclusive(f"{name} at position {fault['position']} changes nothing")
-    pairs = zip(greedy["tokens"], found["tokens"], strict=False)
+    if changed <= fault["position"] - right["prompt_tokens"]:  # sampled before that step
+        raise Inconclusive(f"{name} at position {fault['position']} is not all that changed")
+    pairs = zip(right["tokens"], found["tokens"], strict=True)
     return {
         "group": fault["group"],
         "position": fault["position"],
-        "changes": changes,
+        "changes": request_difference(right, found),
         "token_changed": next((index for index, (a, b) in enumerate(pairs) if a != b), None),
     }
 

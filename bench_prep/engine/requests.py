@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from bench_prep.engine.names import GREEDY
+from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
 
 #: Chosen tokens' and the most likely tokens' log-probabilities.
 LOGPROBS = 5
@@ -62,7 +62,7 @@ def phases(
     long = min(3 * max_num_batched_tokens + 7, max_model_len - 60)
     alone = {
         GREEDY: greedy,
-        "the same again, from the prefix cache": greedy,
+        GREEDY_AGAIN: greedy,
         "one token": request(prompt(1), 70),
         "sampled": request(prompt(50), 80, seed=1, **sampled),
         "penalties": request(prompt(33), 60, **penalties),

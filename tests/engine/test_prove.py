@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench_prep.cli import app
 from bench_prep.engine import prove
-from bench_prep.engine.names import GREEDY
+from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
 from bench_prep.engine.prove import Proof, add_architectures, judge, write_proof
 from bench_prep.engine.run import EngineRun
 from bench_prep.engine.shapes import TINY_MODELS, write_model
@@ -35,38 +35,48 @@ def output(tokens: list[int], logprob: float = -1.0) -> dict[str, Any]:
         "tokens": tokens,
         "logprobs": [[[token, logprob.hex(), 1]] for token in tokens],
         "prompt_logprobs": [],
+        "prompt_tokens": 76,
         "cached": 0,
         "finish": ["length", None],
     }
 
 
 def runs() -> tuple[EngineRun, EngineRun]:
-    outputs = {GREEDY: [output(list(range(200)))], "sampled": [output([1, 2])]}
+    outputs = {
+        GREEDY: [output(list(range(200)))],
+        GREEDY_AGAIN: [output(list(range(200))) | {"cached": 64}],
+        "sampled": [output([1, 2])],
+    }
     own = EngineRun("0.32.0", FACTS, [outputs, copy.deepcopy(outputs)])
     own.counts = dict.fromkeys(outputs)
     fast = EngineRun("0.32.0", copy.deepcopy(FACTS), [copy.deepcopy(outputs)])
     fast.counts = {
         GREEDY: {"dispatched": 199, "fallbacks": {"several tokens": 1}},
-        "sampled": {"dispatched": 200, "fallbacks": {"several tokens": 2}},
+        GREEDY_AGAIN: {"dispatched": 398, "fallbacks": {"several tokens": 2}},
+        "sampled": {"dispatched": 399, "fallbacks": {"several tokens": 3}},
     }
-    wrong = [output([*range(20), *range(500, 680)]) | {"cached": 64}]
+    wrong = [output([*range(21), *range(500, 679)]) | {"cached": 64}]
     fast.faults = [{"group": 0, "position": 96, "requests": wrong}]
     return own, fast
 
 
 def test_a_proof() -> None:
     proof = judge(*runs(), "hash")
-    assert (proof.tokens, proof.distinct) == (202, 200)
-    assert proof.dispatched == {GREEDY: 199, "sampled": 1}
-    assert proof.fallbacks == {"several tokens": 2}
+    assert (proof.tokens, proof.distinct) == (402, 200)
+    assert proof.dispatched == {GREEDY: 199, GREEDY_AGAIN: 199, "sampled": 1}
+    assert proof.fallbacks == {"several tokens": 3}
     (control,) = proof.wrong_slots
-    assert control["changes"].startswith("token 20: expected 20 ")
-    assert control["token_changed"] == 20
+    assert control["changes"].startswith("token 21: expected 21 ")
+    assert control["token_changed"] == 21
 
 
 def one_token(own: EngineRun, fast: EngineRun) -> None:
     for outputs in (*own.passes, *fast.passes):
         outputs[GREEDY] = [output([5] * 200)]
+
+
+def too_early(own: EngineRun, fast: EngineRun) -> None:
+    fast.faults[0]["requests"] = [output([*range(20), *range(500, 680)]) | {"cached": 64}]
 
 
 def unnoticed(own: EngineRun, fast: EngineRun) -> None:
@@ -85,6 +95,7 @@ def unnoticed(own: EngineRun, fast: EngineRun) -> None:
         (lambda a, b: b.passes[0].update(sampled=[output([1, 2], -2.0)]), OutputsDiffer, "-2.0"),
         (lambda a, b: b.counts[GREEDY].update(dispatched=0), Inconclusive, "no step of the greedy"),
         (lambda a, b: b.faults[0].update(position=None), Inconclusive, "no block boundary"),
+        (too_early, Inconclusive, "is not all that changed"),
         (unnoticed, Inconclusive, "group 0 at position 96 changes nothing"),
         (lambda a, b: b.faults.clear(), Inconclusive, "no KV group"),
     ],
