@@ -15,15 +15,15 @@ from bench_prep.log_lines import CLOSED, FIRST_DISPATCH, MARK, NOT_USED, RESERVE
 _log = logging.getLogger("vllm.bench_prep")
 
 
-def reserved(runner: Any, selfcheck: int) -> None:
-    """The service gate is open and the state is reserved."""
+def reserved(runner: Any, selfcheck: int, seconds: float) -> None:
+    """The service gate is open and the state is reserved, which took `seconds`."""
     import vllm
 
     names = ", ".join(runner.model_config.hf_config.architectures or ["?"])
     groups = len(runner.input_batch.block_table.block_tables)
     checked = f", every {selfcheck}th step is checked" if selfcheck else ""
     _log.info(
-        "%s %s: vLLM %s, %s on %s, KV groups: %d%s",
+        "%s %s: vLLM %s, %s on %s, KV groups: %d%s, in %.0f ms",
         MARK,
         RESERVED,
         vllm.__version__,
@@ -31,6 +31,7 @@ def reserved(runner: Any, selfcheck: int) -> None:
         runner.device,
         groups,
         checked,
+        1000 * seconds,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from typing import Any
 
 import wrapt
@@ -69,18 +70,23 @@ def _attach(runner: Any) -> None:
     from bench_prep.fastpath.selfcheck import SelfCheck
     from bench_prep.fastpath.summary import Summary
 
+    start = time.perf_counter()
     _remove(runner)
     reason = closed_service_gate(runner)
     if reason is not None:
         closed(reason)
         return
-    selfcheck = _number(SELFCHECK, 0)
+    selfcheck, seconds = _number(SELFCHECK, 0), _number(SUMMARY_SECONDS, 60)
     path = FastPath(runner)
     runner._bench_prep = path
     runner._prepare_inputs = SelfCheck(path, runner, selfcheck) if selfcheck else path
     runner._dummy_run = marking(path, runner._dummy_run)
-    reserved(runner, selfcheck)
-    Summary(path, _number(SUMMARY_SECONDS, 60))
+    try:
+        Summary(path, seconds)
+    except Exception:  # no thread can be started
+        _remove(runner)
+        raise
+    reserved(runner, selfcheck, time.perf_counter() - start)
 
 
 def _remove(runner: Any) -> None:

@@ -84,10 +84,11 @@ def test_the_runner_gets_the_fast_path(runner: Any, log: Any) -> None:
 
     attach(runner)
     assert isinstance(runner._prepare_inputs, FastPath)
-    assert [r.getMessage() for r in log.records] == [
+    (record,) = log.records
+    assert record.getMessage().startswith(
         f"[bench-prep] fast path reserved: vLLM {__import__('vllm').__version__}, "
-        f"Qwen2ForCausalLM on {runner.device}, KV groups: 1"
-    ]
+        f"Qwen2ForCausalLM on {runner.device}, KV groups: 1, in "
+    )
 
 
 def test_attached_again_there_is_one_fast_path(runner: Any) -> None:
@@ -147,11 +148,24 @@ def test_a_failing_set_up_leaves_vllm_as_it_is(runner: Any, log: Any, damage: An
     assert record.getMessage().startswith("[bench-prep] fast path not used: its set-up failed (")
 
 
-def test_a_wrong_setting_is_said(runner: Any, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BENCH_PREP_SELFCHECK", "often")
+@pytest.mark.parametrize("name", ["BENCH_PREP_SELFCHECK", "BENCH_PREP_SUMMARY_SECONDS"])
+def test_a_wrong_setting_is_said(
+    runner: Any, log: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "often")
     attach(runner)
     assert untouched(runner)
-    assert "BENCH_PREP_SELFCHECK=often" in log.records[-1].getMessage()
+    assert f"{name}=often" in log.records[-1].getMessage()
+
+
+def test_no_thread_no_fast_path(runner: Any, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", full)
+    attach(runner)
+    assert untouched(runner)
+    assert "can't start new thread" in log.records[-1].getMessage()
 
 
 def test_another_runner_is_not_supported_and_says_so(log: Any) -> None:
