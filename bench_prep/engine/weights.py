@@ -56,14 +56,14 @@ def draw(name: str, weight: torch.Tensor) -> None:
         weight.uniform_(-7, -2, generator=generator)
     elif weight.dim() > 1:
         weight.normal_(0, GAIN / math.sqrt(weight.shape[-1]), generator=generator)
-    elif part == "bias":
-        weight.normal_(0, 0.1, generator=generator)
-    else:
-        # A norm's, initialised to a factor of 1, be it w or 1 + w. A factor around 0 keeps an
-        # output that is tied to the embedding from repeating its input.
+    elif part == "weight" and ("norm" in name or ".ln" in name):
+        # Initialised to a factor of 1, be it w or 1 + w. A factor around 0 keeps an output that
+        # is tied to the embedding from repeating its input.
         scale = GAIN if "q_norm" in name or "k_norm" in name else 1.0
         factor = torch.randn(weight.shape, generator=generator, device=weight.device) * scale
         weight.add_((factor - 1).to(weight.dtype))
+    else:  # a bias, or what else a layer has
+        weight.normal_(0, 0.1, generator=generator)
 
 
 def _admit(architectures: list[str]) -> None:
