@@ -35,6 +35,13 @@ RUNNER_METHODS = (
     "_get_slot_mappings",
     "_build_attention_metadata",
     "synchronize_input_prep",
+    # What writes, between two preparations, buffers that a preparation fills.
+    "execute_model",
+    "sample_tokens",
+    "_preprocess",
+    "_may_reorder_batch",
+    "_update_states_after_model_execute",
+    "_dummy_run",
 )
 SOURCES = (
     "vllm.v1.worker.block_table",
@@ -51,7 +58,7 @@ CPU_SOURCES = (
 #: Whose functions may be in vLLM's classes or wrap its methods: its own, and its decorators'.
 _TRUSTED = {"vllm", "torch", *sys.stdlib_module_names} - {"__main__"}
 _PART_DIGITS = 16
-_BEGINS_STATEMENT = re.compile(r"[\w@]")
+_DEFINITION = re.compile(r"\s*(async\s+)?(def|class)\s")
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,9 @@ def _function_source(value: Any) -> str:
     while hasattr(value, "__wrapped__"):
         wrappers.append(value)
         value = value.__wrapped__
-    source = inspect.getsource(value)
+    if isinstance(value, types.ModuleType):
+        return inspect.getsource(value)
+    source = block_text(*inspect.findsource(value))
     if wrappers:
         definition = ast.parse(textwrap.dedent(source)).body[0]
         expected = len(getattr(definition, "decorator_list", ()))
@@ -212,19 +221,27 @@ def _function_source(value: Any) -> str:
 
 
 def _class_source(value: type) -> str:
-    """`inspect.getsource` of a class at a module's top, in a fraction of its time."""
-    return class_text(inspect.findsource(importlib.import_module(value.__module__))[0], value)
-
-
-def class_text(lines: list[str], value: type) -> str:
-    """The lines of a class at a module's top, with its decorators, up to its last indented one."""
+    lines = inspect.findsource(importlib.import_module(value.__module__))[0]
     begins = re.compile(rf"class {value.__name__}\b")
     first = next(index for index, line in enumerate(lines) if begins.match(line))
-    last = end = first
-    while end + 1 < len(lines) and not _BEGINS_STATEMENT.match(lines[end + 1]):
-        end += 1
-        if lines[end].startswith((" ", "\t")) and lines[end].strip():
-            last = end
     while first and lines[first - 1].startswith("@"):
         first -= 1
+    return block_text(lines, first)
+
+
+def block_text(lines: list[str], first: int) -> str:
+    """The function or class that begins, with its decorators, in the line with index `first`.
+
+    The same as `inspect.getsource`, which takes milliseconds because it parses.
+    """
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    statement = re.compile(rf" {{0,{indent}}}[\w@]")
+    end = first
+    while not _DEFINITION.match(lines[end]):
+        end += 1
+    last = end
+    while end + 1 < len(lines) and not statement.match(lines[end + 1]):
+        end += 1
+        if lines[end].strip() and len(lines[end]) - len(lines[end].lstrip()) > indent:
+            last = end
     return "".join(lines[first : last + 1])

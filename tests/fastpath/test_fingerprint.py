@@ -13,6 +13,7 @@ import pytest
 from bench_prep.fastpath import fingerprint as module
 from bench_prep.fastpath.fingerprint import (
     KNOWN_FILE,
+    RUNNER_METHODS,
     SOURCES,
     admit,
     combined,
@@ -134,9 +135,33 @@ def test_an_edited_method_is_named(fresh: None) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize(
-    "name", [n for n in SOURCES if n.count(":") and "." not in n.split(":")[1]]
-)
-def test_the_text_of_a_class_is_inspect_s(name: str) -> None:
-    value = module._resolve(name)
-    assert module._class_source(value) == inspect.getsource(value)
+def test_the_texts_are_inspect_s(fresh: None) -> None:
+    cls, platform = _runner_class()
+    texts = module._texts(cls, platform)
+    assert len(texts) > 20
+    for name, text in texts.items():
+        value = getattr(cls, name) if name in RUNNER_METHODS else module._resolve(name)
+        assert text == inspect.getsource(inspect.unwrap(value)), name
+
+
+def test_a_block_ends_where_the_next_statement_begins() -> None:
+    text = '''\
+    @decorated(
+        1
+    )
+    def method(
+        self,
+    ) -> None:
+        """Text.
+
+        """
+        if True:
+            pass
+        # the last comment
+
+    # of the next one
+    def other(self) -> None:
+        pass
+'''
+    lines = text.splitlines(keepends=True)
+    assert module.block_text(lines, 0) == "".join(lines[:12]) == "".join(inspect.getblock(lines))
