@@ -22,7 +22,7 @@ from bench_prep.differential.compare import difference
 from bench_prep.differential.model import StandIn
 from bench_prep.differential.requests import SEED, STRUCTURED, Request
 from bench_prep.errors import OutputsDiffer
-from bench_prep.snapshot import first_difference
+from bench_prep.snapshot import addresses, first_difference, moved
 
 #: What happens inside steps, beside the operations: names of counters in `Twins.seen`.
 NEW_BLOCK, FULL_ROW, MODEL_LENGTH = "new block", "full row", "model length"
@@ -69,6 +69,8 @@ class Twins:
         self.seen: Counter[str] = Counter()
         self._count = 0
         self._order: list[str] = []
+        # Captured graphs go on reading where a buffer was.
+        self._places = [addresses(one) for one in self.runners]
 
     def _bring_up(self, index: int, prepare: Callable[..., Any], reorders: bool) -> None:
         runner = self.runners[index]
@@ -137,7 +139,7 @@ class Twins:
         """
         for runner in self.runners:
             runner._dummy_run(tokens, force_attention=attention)
-        self._compare("after a dummy run", *self.runners)
+        self._compare("after a dummy run")
 
     def _schedule(self, chunk: int, wanted: list[Request]) -> dict[str, int]:
         """Tokens per request within the runner's limits, resumed and new requests last."""
@@ -166,28 +168,30 @@ class Twins:
         for runner in self.runners:
             self._forward(runner, copy.deepcopy(output))
         if not counts:
-            self._compare("after an idle step", *self.runners)
+            self._compare("after an idle step")
         else:
-            self._compare(f"before sampling of {counts}", *self._states())
+            self._compare(f"before sampling of {counts}")
             sampled = [self._sample(r, copy.deepcopy(grammar), seed) for r in self.runners]
-            self._compare(f"after {counts}", *self._states(sampled))
+            self._compare(f"after {counts}", *sampled)
             self._book(counts, sampled[0])
             self.steps += 1
         for request in self.live.values():
             request.in_batch = request.name in counts
 
-    def _states(self, sampled: list[Any] | None = None) -> list[Any]:
-        return [
-            (runner, self.results[i], sampled and sampled[i])
-            for i, runner in enumerate(self.runners)
-        ]
-
-    def _compare(self, when: str, expected: Any, found: Any) -> None:
-        # Now and then without the short cut: it does not see which tensors share their memory.
-        compare = first_difference if self.steps % 100 == 0 else difference
-        found_difference = compare(expected, found)
-        if found_difference is not None:
-            raise OutputsDiffer(f"step {self.steps}, {when}: {found_difference}")
+    def _compare(self, when: str, *outputs: Any) -> None:
+        """Compare the runners, what their preparations returned, and their outputs, if given."""
+        # Now and then without the short cut, which does not see which tensors share their memory.
+        thorough = self.steps % 100 == 0
+        compare = first_difference if thorough else difference
+        pairs = [("", self.runners), ("returned value", self.results), ("output", outputs)]
+        for what, pair in pairs:
+            found = compare(*pair) if pair else None
+            if found is not None:
+                raise OutputsDiffer(f"step {self.steps}, {when}: {what}{found}")
+        if thorough:
+            one, other = map(moved, self._places, self.runners)
+            if one != other:
+                raise OutputsDiffer(f"step {self.steps}, {when}: {min(one ^ other)} moved in one")
 
     @torch.inference_mode()
     def _forward(self, runner: Any, output: Any) -> None:

@@ -81,6 +81,10 @@ def _list_grows(runner: Any, position: int) -> None:
     runner.requests[runner.input_batch.req_ids[0]].output_token_ids.append(5)
 
 
+def _equal_buffer_elsewhere(runner: Any, position: int) -> None:
+    runner.positions = runner.positions.clone()
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -90,11 +94,14 @@ def _list_grows(runner: Any, position: int) -> None:
         _token_of_the_previous_position,
         _length_left_behind,
         _list_grows,
+        _equal_buffer_elsewhere,
     ],
 )
 def test_a_planted_fault_is_found(fault: Callable[[Any, int], None]) -> None:
     variant = Variant("M-RoPE", (16, 32), mrope=True)
-    with pytest.raises(OutputsDiffer, match=r"M-RoPE, trace 0/0, step \d+, .*expected .*found"):
+    with pytest.raises(
+        OutputsDiffer, match=r"M-RoPE, trace 0/0, step \d+, .*(expected .*found|moved)"
+    ):
         prove((variant,), 1500, 0, attach=lambda runner: Faulty(runner, fault))
 
 
