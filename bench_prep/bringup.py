@@ -164,8 +164,6 @@ def environment(version: str, runner: Any) -> dict[str, Any]:
     from bench_prep.measure.machine import cpu_model, driver_version, triton_version
 
     cpu = runner.device.type == "cpu"
-    fastpath = Path(__file__).with_name("fastpath")
-    files = [path for path in fastpath.iterdir() if path.suffix in (".py", ".json")]
     hip = getattr(torch.version, "hip", None)
     return {
         "vllm_version": version,
@@ -176,5 +174,12 @@ def environment(version: str, runner: Any) -> dict[str, Any]:
         "device_name": cpu_model() if cpu else torch.cuda.get_device_name(runner.device),
         "driver": None if cpu else driver_version(),
         "cpu_model": cpu_model(),
-        "fastpath_sha256": combined_sha256({path.name: file_sha256(path) for path in files}),
+        "fastpath_sha256": fastpath_sha256(),
     }
+
+
+def fastpath_sha256() -> str:
+    """The hash of the fast path's files, its known sources and architectures among them."""
+    folder = Path(__file__).with_name("fastpath")
+    files = [path for path in folder.iterdir() if path.suffix in (".py", ".json")]
+    return combined_sha256({path.name: file_sha256(path) for path in files})

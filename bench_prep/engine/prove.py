@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
+from bench_prep.bringup import fastpath_sha256
 from bench_prep.differential.files import check_replaceable, write_json
 from bench_prep.engine.compare import first_changed_step, first_difference, request_difference
 from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
@@ -86,6 +87,7 @@ def run_prove_model(
             "bench_prep_version": __version__,
             "command": command,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "fastpath_sha256": fastpath_sha256(),
             **provenance,
         }
         proof = prove_model(folder, device, stages)
