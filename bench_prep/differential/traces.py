@@ -68,8 +68,8 @@ def prove(
     totals = Totals()
     trace = 0
     while totals.steps < steps:
+        share = min(TRACE_STEPS, -(-(steps - totals.steps) // len(all_variants)))
         for variant in all_variants:
-            share = min(TRACE_STEPS, -(-steps // len(all_variants)))
             for _ in _trace(variant, f"{seed}/{trace}", share, totals, attach):
                 progress(totals, variant.name)
         trace += 1
