@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -382,6 +383,10 @@ def prove_source(
 def main() -> None:
     """Run the command line; errors are one or two lines and an exit code."""
     debug = "--debug" in sys.argv
+    # Being ended is like Ctrl-C: what was started is ended too, and nothing is half-written.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
     try:
         raise SystemExit(app(standalone_mode=False))
     except BenchPrepError as error:

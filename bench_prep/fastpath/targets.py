@@ -55,7 +55,7 @@ def find_targets(runner: Any) -> Targets:
     """The targets of a runner whose source is known.
 
     Raises:
-        TypeError: a buffer has another dtype or layout than the known source gives it.
+        TypeError: a buffer has another dtype, layout or device than the known source gives it.
     """
     targets = Targets(
         input_ids=runner.input_ids.gpu,
@@ -119,3 +119,5 @@ def _check(targets: Targets) -> None:
     for name, tensor, dtype in expected:
         if tensor is not None and (tensor.dtype is not dtype or tensor.stride(-1) != 1):
             raise TypeError(f"{name} is {tensor.dtype} with strides {tensor.stride()}, not {dtype}")
+        if tensor is not None and tensor.device != targets.positions.device:
+            raise TypeError(f"{name} is on {tensor.device}, not on {targets.positions.device}")

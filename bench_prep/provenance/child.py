@@ -22,21 +22,34 @@ _PR_SET_PDEATHSIG = 1
 def read_job() -> dict[str, Any]:
     """The job that the parent sent on standard input; call it once, first.
 
-    From here on the process is killed when its parent dies, and programs that it starts do not
-    inherit the pipe for events.
+    From here on the process and all that it starts are killed when its parent dies, and programs
+    that it starts do not inherit the pipe for events.
 
     Raises:
         RuntimeError: not started by `run_isolated`, or the job is not a JSON object.
     """
     if EVENTS_FD not in os.environ:
         raise RuntimeError("this module is started by bench-prep run, not by hand")
+    _end_all_on_sigterm()
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.set_inheritable(int(os.environ[EVENTS_FD]), False)
     job = json.loads(sys.stdin.readline())
     if not isinstance(job, dict):
         raise RuntimeError("the job is not a JSON object")
     return job
+
+
+def _end_all_on_sigterm() -> None:
+    """An engine's own processes hold the device's memory, and would outlive this one."""
+    leader = os.getpid()
+
+    def end(*_: Any) -> None:
+        if os.getpid() == leader:
+            os.killpg(0, signal.SIGKILL)
+        os._exit(128 + signal.SIGTERM)  # a forked process that has no handler of its own yet
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def commands() -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ def targets(
 
     groups = tuple(
         Group(
-            torch.randint(1, 2**31 // (size or 16), (reqs, MODEL_LENGTH // (size or 16)),
+            torch.randint(1, 2**31 // (size or 16), (reqs, -(-MODEL_LENGTH // (size or 16))),
                           dtype=torch.int32),
             None if size is None else filled(tokens, dtype=torch.int64),
             size or 16,

@@ -191,9 +191,17 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) -> None:
+def test_the_child_and_what_it_started_die_with_its_parent(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     pid_file = tmp_path / "pid"
-    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        "import os, subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(tmp_path / 'other')!r}, 'w').write(str(other.pid))\n"
+        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
+        "time.sleep(60)"
+    )
     parent = subprocess.Popen(
         [
             sys.executable,
@@ -216,6 +224,7 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, sent: signal.Signals) ->
     os.kill(parent.pid, sent)
     assert parent.wait(timeout=10) != 0
     assert gone(pid)
+    assert gone(int((tmp_path / "other").read_text()))
     if sent == signal.SIGKILL:
         assert folder.is_dir(), "nobody was left to do it"
         with temporary_folder() as another:
