@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from rich.prompt import Confirm
 from rich.table import Table
 
 from bench_prep.errors import UsageError
-from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.cachedir import MADE, cache_dir, made
 from bench_prep.provenance.locks import BUILD, INSTALL, OFFICIAL, USE, in_use_by, locked_at_once
 from bench_prep.provenance.official import edited_files
 
@@ -27,6 +28,8 @@ _PARTS = {
     "envs": "environments of compared worktrees",
 }
 _NAMED = 3
+#: A lock that is removed can be held twice.
+_LOCKS = re.compile(r"(build|install|official|use)[.\d]*\.(lock|holder|tmp)")
 
 
 def show(console: Console) -> None:
@@ -43,7 +46,9 @@ def show(console: Console) -> None:
     rest = [_size(path) for path in folder.iterdir() if path.name not in known]
     sizes["other"] = (sum(size for size, _ in rest), sum(count for _, count in rest))
     for name, (size, count) in sizes.items():
-        what = _PARTS.get(name, "locks, and what an interrupted build left")
+        what = _PARTS.get(
+            name, "locks, what an interrupted build left, and what is not bench-prep's"
+        )
         table.add_row(name, _mb(size), str(count), what)
     table.add_section()
     total, count = (sum(numbers) for numbers in zip(*sizes.values(), strict=True))
@@ -52,7 +57,9 @@ def show(console: Console) -> None:
 
 
 def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:
-    """Remove everything but locks and edited worktrees; those of `edited` are removed too.
+    """Remove what bench-prep made, but locks and edited worktrees; those of `edited` are too.
+
+    What else lies in the folder stays, and is named.
 
     Raises:
         UsageError: a build, a run or another user of the cache is at work, `edited` names no
@@ -71,10 +78,17 @@ def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:
                 f"kept     {worktree}: {why}; to remove it too: --edited {worktree.name}",
                 highlight=False, soft_wrap=True, markup=False,
             )  # fmt: skip
-        doomed = list(_removable(folder, kept))
+        others = _not_ours(folder)
+        if others:
+            more = f" and {len(others) - _NAMED} more" if others[_NAMED:] else ""
+            console.print(
+                f"kept     {', '.join(others[:_NAMED])}{more}: not made by bench-prep",
+                highlight=False, soft_wrap=True, markup=False,
+            )  # fmt: skip
+        doomed = list(_removable(kept))
         size = sum(_size(path)[0] for path in doomed)
         if not doomed:
-            console.print("removed  nothing: the cache is empty", highlight=False)
+            console.print("removed  nothing: nothing of bench-prep is here", highlight=False)
             return
         if not yes and not _agreed(console, f"Remove {_mb(size)} MB in {folder}?"):
             raise UsageError("nothing was removed", "answer y, or give --yes")
@@ -83,6 +97,9 @@ def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        for part in MADE:
+            with suppress(OSError):
+                (folder / part).rmdir()
         console.print(f"removed  {_mb(size)} MB in {folder}", highlight=False, soft_wrap=True)
 
 
@@ -116,21 +133,24 @@ def _edited_worktrees(folder: Path, given_up: set[str]) -> dict[Path, str]:
     return kept
 
 
-def _removable(folder: Path, kept: dict[Path, str]) -> Iterable[Path]:
-    for path in folder.iterdir():
-        if path.suffix in (".lock", ".holder"):
-            continue  # a lock that is removed can be held twice
-        if path.name != "official" or not kept:
-            yield path
-            continue
-        # The hashes of a worktree that stays are needed to see its edits.
-        versions = [worktree.name.removeprefix("vllm-") for worktree in kept]
-        for child in path.iterdir():
-            belongs = any(
-                child.name in (f"vllm-{v}", f"{v}.json", f"{v}.unpacked.json") for v in versions
-            )
-            if not belongs:
-                yield child
+def _removable(kept: dict[Path, str]) -> Iterator[Path]:
+    # The hashes of a worktree that stays are needed to see its edits.
+    versions = [worktree.name.removeprefix("vllm-") for worktree in kept]
+    needed = {f"{v}{suffix}" for v in versions for suffix in (".json", ".unpacked.json")}
+    for part in MADE:
+        yield from (path for path in made(part) if path not in kept and path.name not in needed)
+
+
+def _not_ours(folder: Path) -> list[str]:
+    """What lies in the cache's folder, or in one of its parts, and was not made by bench-prep."""
+    ours = {path for part in MADE for path in made(part)}
+    inside = [folder / part for part in MADE if (folder / part).is_dir()]
+    found = [path for place in (folder, *inside) for path in place.iterdir()]
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in found
+        if path not in ours and path not in inside and not _LOCKS.fullmatch(path.name)
+    )
 
 
 def _size(path: Path) -> tuple[int, int]:

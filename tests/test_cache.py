@@ -20,6 +20,7 @@ from bench_prep.provenance import cachedir
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
 
+KEY = "0123456789abcdef" * 2
 WORKTREE = Path("official", "vllm-0.32.0")
 
 
@@ -30,10 +31,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BENCH_PREP_CACHE", str(root))
     for name, size in {
         "downloads/vllm.tar.gz": 3_000_000,
-        "wheels/key/vllm.whl": 2_000_000,
-        "logs/build.log": 100_000,
-        "envs/key/bin/python": 400_000,
-        "building/killed/made/half.whl": 500_000,
+        f"wheels/{KEY}/vllm.whl": 2_000_000,
+        "logs/build-1.log": 100_000,
+        f"envs/{KEY}/bin/python": 400_000,
+        f"building/{KEY}/made/half.whl": 500_000,
         "build.lock": 0,
         f"{WORKTREE}/vllm/__init__.py": 10,
         f"{WORKTREE}/csrc/a.cu": 10,
@@ -80,6 +81,18 @@ def test_clear_removes_all_but_locks(folder: Path, console: Console) -> None:
     cache.clear(console, yes=True, edited=())
     assert files(folder) == {"build.lock", "install.lock", "official.lock", "use.lock"}
     cache.clear(console, yes=True, edited=())
+
+
+def test_what_is_not_ours_stays_and_is_named(folder: Path, console: Console) -> None:
+    mine = {"thesis.tex", "wheels/spare/wheel.whl", "logs/door.log", "envs/ml/bin/python"}
+    for name in mine:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    console.quiet = False
+    cache.clear(console, yes=True, edited=())
+    assert {name for name in files(folder) if not name.endswith(".lock")} == mine
+    text = console.export_text()
+    assert "kept     envs/ml, logs/door.log, thesis.tex and 1 more: not made by bench-prep" in text
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,7 @@ def test_what_a_build_removes_meanwhile(
 def test_old_logs_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachedir, "KEPT_LOGS", 3)
     for number in range(5):
-        new_log(f"{number}.log").write_text("")
-        (folder / "logs" / f"{number}.log").touch()
-    assert len(files(folder / "logs")) == 3
-    assert (folder / "logs" / "4.log").exists()
+        new_log(f"run-{number}.log").write_text("")
+    (folder / "logs" / "mine.log").touch()
+    new_log("run-5.log").write_text("")
+    assert files(folder / "logs") == {"mine.log", "run-3.log", "run-4.log", "run-5.log"}

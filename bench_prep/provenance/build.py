@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_prep.errors import Missing, NotTheWorktree, UsageError
-from bench_prep.provenance.cachedir import cache_dir, disk_full, new_log, publish
+from bench_prep.provenance.cachedir import cache_dir, disk_full, made, new_log, publish
 from bench_prep.provenance.difference import difference
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.locks import BUILD, locked
@@ -148,12 +148,12 @@ def _build(
     started: float,
 ) -> BuiltWheel:
     all_builds = cache_dir() / "building"
-    _clear_killed_builds(all_builds)
+    _clear_killed_builds()
     # A name of its own: what a killed build left running cannot write into this one.
     building = all_builds / uuid.uuid4().hex
-    made = building / "made"
-    made.mkdir(parents=True)
-    log = made / _LOG
+    finished = building / "made"
+    finished.mkdir(parents=True)
+    log = finished / _LOG
     try:
         device = f" for {recipe.target_device}" if recipe.target_device else ""
         label = f"building vLLM {worktree.version}{device}"
@@ -171,14 +171,14 @@ def _build(
             label += f" with the compiled parts of {precompiled.name}"
         arguments = ["wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
         returned = run_pip(
-            [*arguments, "--wheel-dir", str(made), str(source)],
+            [*arguments, "--wheel-dir", str(finished), str(source)],
             cwd=building,
             log=log,
             label=label,
             progress=progress,
             env=_environment(recipe, precompiled, building),
         )
-        wheels = list(made.glob("*.whl"))
+        wheels = list(finished.glob("*.whl"))
         if returned != 0 or len(wheels) != 1:
             raise _failed(log)
         if precompiled is None and worktree.tree_hash() != tree_hash:
@@ -198,10 +198,10 @@ def _build(
             "diff_sha256": differs.sha256 if differs else None,
             "seconds": round(seconds, 1),
         }
-        (made / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        (finished / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
         place = cache_dir() / "wheels" / recipe.key(tree_hash)
-        publish(made, place)
-        _forget_old_wheels(place.parent)
+        publish(finished, place)
+        _forget_old_wheels()
     finally:
         shutil.rmtree(building, ignore_errors=True)
         with suppress(OSError):
@@ -239,11 +239,9 @@ def _failed(log: Path) -> Missing:
     )
 
 
-def _clear_killed_builds(folder: Path) -> None:
+def _clear_killed_builds() -> None:
     """Remove what killed builds left, and end what they left running; the lock is held."""
-    if not folder.is_dir():
-        return
-    for left in folder.iterdir():
+    for left in made("building"):
         marker = f"{_BUILD_ID}={left.name}".encode()
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -252,8 +250,8 @@ def _clear_killed_builds(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _forget_old_wheels(wheels: Path) -> None:
-    newest_first = sorted(wheels.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)
+def _forget_old_wheels() -> None:
+    newest_first = sorted(made("wheels"), key=lambda place: place.stat().st_mtime, reverse=True)
     for place in newest_first[_KEPT_WHEELS:]:
         with suppress(OSError):
             shutil.rmtree(place)

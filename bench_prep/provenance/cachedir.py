@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from bench_prep.errors import Missing
 
 KEPT_LOGS = 50
+#: The parts of the cache, each with the names that bench-prep gives in it. Whatever else lies there
+#: is somebody else's: anyone can have named a folder in use.
+MADE = {
+    "downloads": r"vllm.*\.(whl|tar\.gz)|pip\.log|arriving",
+    "official": r"vllm-.*|.*\.json|unpacking",
+    "wheels": r"[0-9a-f]{32}",
+    "logs": r"(build|engine|prove|run)-.*\.log",
+    "envs": r"[0-9a-f]{32}|making-.*",
+    "building": r"[0-9a-f]{32}",
+}
 
 
 def cache_dir() -> Path:
@@ -33,12 +45,19 @@ def cache_dir() -> Path:
     return folder
 
 
+def made(part: str) -> Iterator[Path]:
+    """What bench-prep itself made in this part of the cache."""
+    folder = cache_dir() / part
+    if folder.is_dir():
+        yield from (path for path in folder.iterdir() if re.fullmatch(MADE[part], path.name))
+
+
 def new_log(name: str) -> Path:
     """Where a new log goes; of the older ones only the newest are kept."""
     logs = cache_dir() / "logs"
     logs.mkdir(exist_ok=True)
     found = []
-    for path in logs.iterdir():
+    for path in made("logs"):
         with suppress(OSError):  # another process removes old ones too
             found.append((path.stat().st_mtime, path))
     for _, path in sorted(found, reverse=True)[KEPT_LOGS - 1 :]:
@@ -47,7 +66,7 @@ def new_log(name: str) -> Path:
     return logs / name
 
 
-def publish(made: Path, place: Path) -> None:
+def publish(finished: Path, place: Path) -> None:
     """Put a finished folder in its place at once; whatever stood there (damaged) goes away.
 
     Both lie in the cache, so on one file system, and the caller holds the lock.
@@ -55,7 +74,7 @@ def publish(made: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.exists():
         shutil.rmtree(place)
-    made.replace(place)
+    finished.replace(place)
 
 
 def disk_full(what: str) -> Missing:

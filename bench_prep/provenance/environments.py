@@ -19,7 +19,7 @@ from filelock import Timeout
 
 from bench_prep.errors import Missing
 from bench_prep.provenance.build import BuiltWheel
-from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.cachedir import cache_dir, made
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.locks import USE, locked_at_once, shared
 from bench_prep.provenance.pip_process import Progress
@@ -116,12 +116,13 @@ def _make(built: BuiltWheel, place: Path, progress: Progress, *, replacing: bool
 
 def _prune() -> None:
     """Remove what killed processes left, and all but the newest environments; nobody uses any."""
-    folder = cache_dir() / "envs"
-    if not folder.is_dir():
-        return
-    for left in folder.glob(f"{_MAKING}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    newest_first = sorted(folder.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)
+    places = []
+    for place in made("envs"):
+        if place.name.startswith(_MAKING):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            places.append(place)
+    newest_first = sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)
     for place in newest_first[_KEPT:]:
         shutil.rmtree(place, ignore_errors=True)
 

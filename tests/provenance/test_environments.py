@@ -148,12 +148,15 @@ def test_a_worktree_that_was_edited_is_no_damage(wheel: BuiltWheel, worktree: Wo
     assert not found.verification.ok
 
 
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+
+
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three environments, `a` the one used last, and what a killed process left."""
+    """Three environments, `A` the one used last, one not ours, what a killed process left."""
     monkeypatch.setattr(environments, "_KEPT", 2)
     folder = cache_dir() / "envs"
-    for age, name in enumerate("abc"):
+    for age, name in enumerate((A, B, C, "mine")):
         (folder / name / "vllm").mkdir(parents=True)
         os.utime(folder / name, (1e9 - age, 1e9 - age))
     (folder / "making-x" / "new").mkdir(parents=True)
@@ -162,16 +165,16 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_newest_are_kept(old: Path) -> None:
     with cache_in_use():
-        assert {path.name for path in old.iterdir()} == {"a", "b"}
+        assert {path.name for path in old.iterdir()} == {A, B, "mine"}
 
 
 def test_nothing_goes_while_another_process_uses_it(old: Path) -> None:
     with another("cache_in_use()"):  # which has removed what lay about, but keeps more than two
         (old / "making-y").mkdir()
         with cache_in_use():
-            assert {path.name for path in old.iterdir()} == {"a", "b", "c", "making-y"}
+            assert {path.name for path in old.iterdir()} == {A, B, C, "mine", "making-y"}
     with cache_in_use():
-        assert {path.name for path in old.iterdir()} == {"a", "b"}
+        assert {path.name for path in old.iterdir()} == {A, B, "mine"}
 
 
 def test_use_keeps_an_environment(wheel: BuiltWheel, worktree: Worktree, old: Path) -> None:
@@ -179,7 +182,7 @@ def test_use_keeps_an_environment(wheel: BuiltWheel, worktree: Worktree, old: Pa
     os.utime(used, (1e8, 1e8))
     environment_of(wheel, worktree)
     with cache_in_use():
-        assert {path.name for path in old.iterdir()} == {"a", used.name}
+        assert {path.name for path in old.iterdir()} == {A, used.name, "mine"}
 
 
 def test_a_run_waits_for_who_has_the_cache_alone_but_not_for_ever(
