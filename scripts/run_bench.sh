@@ -14,6 +14,7 @@ if [ -z "$own_worktree" ]; then
         say "To time the installed vLLM as it is: .venv/bin/bench-prep run"
         exit 2
     fi
+    say_if_edited
     export BENCH_PREP_WORKTREE=$official_worktree
     export BENCH_PREP_PRECOMPILED=${BENCH_PREP_PRECOMPILED:-$official_precompiled}
 fi

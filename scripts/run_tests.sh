@@ -3,6 +3,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 if [ "$device" != rocm ]; then
+    say_if_edited
     "$python" -m bench_prep.provenance.prepare install "$vllm"
 fi
 cd "$root"
