@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench_prep import __version__
-from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, Interrupted
+from bench_prep.command import command_line
+from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, Interrupted, UsageError
 
 #: Typer carries a Click of its own or uses the installed one; its usage errors know theirs.
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
@@ -44,8 +44,9 @@ prove = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(prove, name="prove")
-_console = Console()
-_errors = Console(stderr=True)
+# Paths and messages are shown as they are: `:x:` is no emoji.
+_console = Console(emoji=False)
+_errors = Console(stderr=True, emoji=False)
 
 WorktreeOption = Annotated[
     Path | None,
@@ -88,6 +89,7 @@ def options(
 
 @app.command()
 def run(
+    context: typer.Context,
     worktree: WorktreeOption = None,
     precompiled: PrecompiledOption = None,
     no_build: Annotated[
@@ -169,8 +171,8 @@ def run(
     from bench_prep.run import run as run_all
     from bench_prep.source import Source
 
-    command = shlex.join(["bench-prep", *sys.argv[1:]])
     source = Source(worktree, precompiled, build=not no_build, against=against)
+    command = command_line(context, worktree=worktree, precompiled=precompiled)
     raise typer.Exit(run_all(settings, source, output, _console, command))
 
 
@@ -193,6 +195,8 @@ def verify_install(
     """Is the installed vLLM this worktree? Exit code 5, with files and reasons, if it is not."""
     from bench_prep.verify_install import verify_install as check
 
+    if run_id is not None and result is None:
+        raise UsageError("--run names a run of a result file", "give --result FILE too")
     check(worktree, result, run_id, whole=whole, as_json=as_json, console=_console)
 
 
@@ -206,7 +210,6 @@ def build(
     ] = False,
 ) -> None:
     """The wheel alone: built from the worktree, or reused when nothing changed."""
-    from bench_prep.errors import UsageError
     from bench_prep.provenance.worktree import open_worktree
     from bench_prep.source import build_only
     from bench_prep.stages import Stages
@@ -228,6 +231,10 @@ def cache(
     """Where downloads, wheels, logs and environments are kept, and the size of each."""
     from bench_prep import cache as cached
 
+    if (yes or edited) and not clear:
+        raise UsageError(
+            f"{'--yes' if yes else '--edited'} is for --clear alone", "give --clear too"
+        )
     if clear:
         cached.clear(_console, yes, edited or ())
     else:
@@ -272,14 +279,12 @@ def engine(
     One real engine with random weights decodes one request; stretches of its steps alternate.
     """
     from bench_prep.engine.timing import time_engine
-    from bench_prep.errors import UsageError
 
     if prompt_tokens > max_model_len - 2:
         raise UsageError(
             f"--prompt-tokens {prompt_tokens} leaves no room in --max-model-len {max_model_len}",
             "give a shorter prompt or a longer model length",
         )
-    command = shlex.join(["bench-prep", *sys.argv[1:]])
     raise typer.Exit(
         time_engine(
             model,
@@ -289,7 +294,7 @@ def engine(
             stretch=stretch,
             round_count=rounds,
             output=output,
-            command=command,
+            command=command_line(),
             console=_console,
         )
     )
@@ -340,9 +345,8 @@ def prove_model(
     """
     from bench_prep.engine.prove import run_prove_model
 
-    command = shlex.join(["bench-prep", *sys.argv[1:]])
     run_prove_model(
-        model, device or "auto", add=add, output=output, command=command, console=_console
+        model, device or "auto", add=add, output=output, command=command_line(), console=_console
     )
 
 
@@ -375,7 +379,7 @@ def prove_source(
         device or "auto",
         add=add,
         output=output,
-        command=shlex.join(["bench-prep", *sys.argv[1:]]),
+        command=command_line(),
         console=_console,
     )
 

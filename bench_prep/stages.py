@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -38,7 +39,7 @@ class Stages:
         """
         if self.console.is_terminal:
             with self.console.status(name) as status:
-                yield lambda text, stage=name: status.update(f"{stage}: {escape(text)}")
+                yield lambda text, stage=name: status.update(Text(f"{stage}: {text}"))
             return
         printed = time.monotonic()
 

@@ -79,6 +79,8 @@ def make_csv(path: Path) -> None:
         ("--output .", ["not an ordinary file"]),
         ("--worktree no-such", ["no-such is not a folder"]),
         ("--worktree .", ["is not a vLLM worktree"]),
+        ("--worktree no:x:such", ["no:x:such is not a folder"]),
+        ("--candidate no/such.py:x:x", ["no/such.py:x"]),
     ],
 )
 def test_wrong_usage_of_run(bench: Bench, arguments: str, texts: list[str]) -> None:
@@ -93,6 +95,9 @@ def test_wrong_usage_of_run(bench: Bench, arguments: str, texts: list[str]) -> N
         (["build"], 2, "build needs a worktree"),
         (["build", "--worktree", "."], 2, "is not a vLLM worktree"),
         (["verify-install", "--worktree", "."], 2, "is not a vLLM worktree"),
+        (["verify-install", "--run", "1"], 2, "--run names a run of a result file"),
+        (["cache", "--yes"], 2, "--yes is for --clear alone"),
+        (["cache", "--edited", "vllm-0.32.0"], 2, "--edited is for --clear alone"),
         (["report"], 2, "files"),
         (["report", "no-such.csv"], 2, "no-such.csv"),
     ],
