@@ -102,6 +102,7 @@ def test_the_command_line_waits_for_nothing_heavy() -> None:
     }
     assert {name for name in names if name and part(name) is not None} == {
         "bench_prep",
+        "bench_prep.command",
         "bench_prep.errors",
     }
 
