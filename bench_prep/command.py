@@ -12,18 +12,18 @@ import typer
 def command_line(context: typer.Context | None = None, **paths: Path | None) -> str:
     """The command line as given, and those options of `paths` that variables set, to repeat it.
 
-    In the latter the home folder is `~`, for result files that are passed on.
+    The home folder is `~`, for result files that are passed on.
     """
-    command = shlex.join(["bench-prep", *sys.argv[1:]])
+    words = sys.argv[1:]
     for name, path in paths.items():
         source = context and context.get_parameter_source(name)
         if path is not None and source and source.name == "ENVIRONMENT":
-            command += f" --{name} {_from_home(path)}"
-    return command
+            words += [f"--{name}", str(path)]
+    return " ".join(["bench-prep", *map(_quoted, words)])
 
 
-def _from_home(path: Path) -> str:
-    home = Path.home()
-    if path == home or not path.is_relative_to(home):
-        return shlex.quote(str(path))
-    return "~/" + shlex.quote(str(path.relative_to(home)))
+def _quoted(word: str) -> str:
+    home = f"{Path.home()}/"
+    if home == "//" or not word.startswith(home) or word == home:
+        return shlex.quote(word)
+    return "~/" + shlex.quote(word.removeprefix(home))

@@ -24,6 +24,11 @@ from bench_prep import cli, run
             {"BENCH_PREP_WORKTREE": "not-used", "BENCH_PREP_PRECOMPILED": "/opt/a.whl"},
             "bench-prep run --worktree given --precompiled /opt/a.whl",
         ),
+        (
+            "run --worktree {home}/mine --output a;b.csv",
+            {},
+            "bench-prep run --worktree ~/mine --output 'a;b.csv'",
+        ),
     ],
 )
 def test_the_recorded_command_can_be_repeated(
@@ -33,7 +38,7 @@ def test_the_recorded_command_can_be_repeated(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """What variables set is in it, as options."""
+    """What variables set is in it, as options, and the home folder is `~`."""
     commands = []
     monkeypatch.setattr(run, "run", lambda *given: commands.append(given[-1]))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -41,6 +46,6 @@ def test_the_recorded_command_can_be_repeated(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(home=tmp_path))
-    monkeypatch.setattr(sys, "argv", ["bench-prep", *arguments.split()])
+    monkeypatch.setattr(sys, "argv", ["bench-prep", *arguments.format(home=tmp_path).split()])
     cli.app(standalone_mode=False)
     assert commands == [recorded]
