@@ -14,6 +14,7 @@ from filelock import Timeout
 from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
+from rich.text import Text
 
 from bench_prep.errors import UsageError
 from bench_prep.provenance.cachedir import MADE, cache_dir, made
@@ -35,7 +36,7 @@ _LOCKS = re.compile(r"(build|install|official|use)[.\d]*\.(lock|holder|tmp)")
 def show(console: Console) -> None:
     """The place of the cache, and the size of each part in MB."""
     folder = cache_dir()
-    console.print(f"cache    {folder}", highlight=False, soft_wrap=True)
+    console.print(f"cache    {folder}", highlight=False, soft_wrap=True, markup=False)
     table = Table()
     table.add_column("part")
     table.add_column("MB", justify="right")
@@ -100,12 +101,14 @@ def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:
         for part in MADE:
             with suppress(OSError):
                 (folder / part).rmdir()
-        console.print(f"removed  {_mb(size)} MB in {folder}", highlight=False, soft_wrap=True)
+        console.print(
+            f"removed  {_mb(size)} MB in {folder}", highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def _agreed(console: Console, question: str) -> bool:
     try:
-        return Confirm.ask(question, console=console, default=False)
+        return Confirm.ask(Text(question, style="prompt"), console=console, default=False)
     except EOFError:
         console.print()
         return False
