@@ -121,6 +121,7 @@ class _Comparison:
         self._exempt(*self._ask_both("digests"))
         self._prove_equal(last)
         self._time()
+        self._ask_both("check")
         self._on_event({"event": "done"})
 
     def _both(self) -> tuple[_Process, _Process]:
@@ -195,6 +196,22 @@ class _Comparison:
                     f"outputs differ {when}: {path} moved to other memory in one worktree alone",
                     "keep vLLM's buffers in place; no timing is reported",
                 )
+        path = self._cut_off(expected["memory"], found["memory"])
+        if path is not None:
+            raise OutputsDiffer(
+                f"outputs differ {when}: {path} shares memory with others in one worktree alone",
+                "keep views and the buffers they look into together; no timing is reported",
+            )
+
+    def _cut_off(self, expected: dict[str, int], found: dict[str, int]) -> str | None:
+        """The first path that shares its memory with another earlier path than in the baseline."""
+        first: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        for path in expected:
+            if path in found and not self._is_new(path):
+                one = first[0].setdefault(expected[path], path)
+                if one != first[1].setdefault(found[path], path):
+                    return path
+        return None
 
     def _located(self, path: str) -> str:
         file = str(self._scratch / "expected")

@@ -2,12 +2,14 @@
 
 Its commands and what it answers, one event each:
 
-    digests                     `digests`: a digest or the text of everything that can be compared
+    digests                     `digests`: a digest or the text of everything that can be compared,
+                                what moved, and which paths share memory
     restart STRETCH             `digests`: the request is put before the first step of a stretch
     save FILE                   `ready`: everything that can be compared, for the other arm
     step                        `digests` of one step, where the forward pass would read them
     block                       `block`: the samples of one timed block, then `digests` of its end
     locate PATH FILE            `difference` to a file saved by the other arm
+    check                       `checked`: what was imported meanwhile was verified, too
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import sys
 from typing import Any
 
-from bench_prep.bringup import bring_up, do_job, environment, import_vllm
+from bench_prep.bringup import bring_up, check_imported, do_job, environment, import_vllm
 from bench_prep.provenance.child import commands, emit
 from bench_prep.settings import RunSettings
 
@@ -35,7 +37,7 @@ def _work(job: dict[str, Any]) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     (runner,) = bring_up(settings, version, job, 1)
     torch.use_deterministic_algorithms(False)
-    arm = _Arm(settings, runner)
+    arm = _Arm(settings, runner, job)
     emit(
         {
             "event": "state",
@@ -50,16 +52,17 @@ def _work(job: dict[str, Any]) -> None:
 class _Arm:
     """The runner in decode; what a step is given and returns counts as part of its state."""
 
-    def __init__(self, settings: RunSettings, runner: Any) -> None:
+    def __init__(self, settings: RunSettings, runner: Any, job: dict[str, Any]) -> None:
         from bench_prep.decode.steps import Decoder
         from bench_prep.measure.clocks import CudaDevice
 
         self._settings = settings
+        self._job = job
         self._runner = runner
         self._decoder = Decoder(runner, self._workload(settings.position), runner._prepare_inputs)
         self._result: Any = None
         self._unbooked = False
-        self._places: dict[str, int] = {}
+        self._places: Any = {}
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
 
     @property
@@ -88,7 +91,7 @@ class _Arm:
         return state
 
     def _digests(self) -> dict[str, Any]:
-        from bench_prep.snapshot import moved
+        from bench_prep.snapshot import memory, moved
 
         known: dict[Any, str] = {}
         digests = {path: _digest(value, known) for path, value in self._state().items()}
@@ -96,6 +99,7 @@ class _Arm:
             "event": "digests",
             "digests": digests,
             "moved": sorted(moved(self._places, self._runner)),
+            "memory": memory(self._runner),
         }
 
     def _save(self, file: str) -> dict[str, Any]:
@@ -145,6 +149,10 @@ class _Arm:
         self._result = None
         self._places = {}  # the blocks start the request anew
         return self._digests() | {"event": "block", "samples": samples}
+
+    def _check(self) -> dict[str, Any]:
+        check_imported(self._job)
+        return {"event": "checked"}
 
     def _locate(self, path: str, file: str) -> dict[str, Any]:
         import torch

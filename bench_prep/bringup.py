@@ -22,6 +22,7 @@ def do_job(work: Callable[[dict[str, Any]], None]) -> NoReturn:
     job = read_job()
     try:
         work(job)
+        check_imported(job)  # what a step imports, too
         emit({"event": "done"})
     except BenchPrepError as error:
         _emit_error(error.exit_code, error.message, error.remedy)
@@ -55,7 +56,7 @@ def bring_up(settings: RunSettings, version: str, job: dict[str, Any], count: in
     """
     _check_torch(settings.device)
     runners = _make_runners(settings, version, count)
-    _check_imported(Path(job["package_dir"]), job["hashes"])
+    check_imported(job)
     _check_platform(settings.device, runners[0].device.type)
     return runners
 
@@ -71,6 +72,11 @@ def import_vllm(package_dir: str) -> str:
         raise Missing(
             "vLLM is not installed in this environment",
             "run scripts/run_bench.sh, or give --worktree to build and install one",
+        )
+    if "vllm" in sys.modules:
+        raise NotTheWorktree(
+            "something imports vllm when Python starts, before its bytecode can be shut out",
+            "look for it in the .pth files of site-packages, and in sitecustomize",
         )
     compile_from_source("vllm")
     try:
@@ -95,8 +101,13 @@ def import_vllm(package_dir: str) -> str:
     return str(vllm.__version__)
 
 
-def _check_imported(package_dir: Path, hashes: dict[str, str]) -> None:
-    """Every imported vLLM module is a file of the verified package, and still that file."""
+def check_imported(job: dict[str, Any]) -> None:
+    """Every vLLM module that was imported so far is a verified file, and still that file.
+
+    Raises:
+        NotTheWorktree: one is not.
+    """
+    package_dir, hashes = Path(job["package_dir"]), job["hashes"]
     root = package_dir.resolve().parent
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None) if name.partition(".")[0] == "vllm" else None
@@ -110,13 +121,23 @@ def _check_imported(package_dir: Path, hashes: dict[str, str]) -> None:
             )
         relative = path.relative_to(root).as_posix()
         known = hashes.get(relative)
+        if known is None:
+            raise NotTheWorktree(
+                f"{name} was imported from {origin}, which is no verified file",
+                "remove that file, and run the command again",
+            )
         # What was compiled counts too: the file may have been put right since.
-        if path.suffix == ".py" and {file_sha256(path), compiled_sha256(origin) or known} != {
-            known
-        }:
+        if {_now(path), compiled_sha256(origin) or known} != {known}:
             raise NotTheWorktree(
                 f"{relative} changed after it was verified", "run the command again"
             )
+
+
+def _now(path: Path) -> str | None:
+    try:
+        return file_sha256(path)
+    except OSError:
+        return None  # gone
 
 
 def _check_torch(device: str) -> None:

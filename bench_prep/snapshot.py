@@ -67,6 +67,14 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class _Copy(np.ndarray):
+    """An array that the walk made: it is no buffer, so it has no place to keep."""
+
+
+#: The address of each buffer, by its path, and the buffer: alive, so that nothing else gets there.
+Places = dict[str, tuple[int, Any]]
+
+
 def leaves(
     root: Any, *, every_path: bool = False, without: Container[str] = ()
 ) -> Iterator[tuple[str, Any]]:
@@ -105,8 +113,7 @@ def leaves(
             yield path, value
             continue
         elif isinstance(value, torch.Generator):
-            # A copy, so an array: it is no buffer that has a place to keep.
-            yield f"{path}.get_state()", value.get_state().cpu().numpy()
+            yield f"{path}.get_state()", value.get_state().cpu().numpy().view(_Copy)
             continue
         else:
             if id(value) not in seen_objects:
@@ -133,7 +140,7 @@ def _children(path: str, value: Any, without: Container[str]) -> Iterator[tuple[
     elif isinstance(value, (list, tuple)):
         # Token histories: thousands of numbers are one value, not thousands of paths.
         if len(value) > 16 and all(type(item) is int for item in value):
-            yield path, np.asarray(value, dtype=np.int64)
+            yield path, np.asarray(value, dtype=np.int64).view(_Copy)
             return
         if value and all(type(item) is list and not item for item in value):
             # vLLM adds an empty list of draft tokens per request it has ever seen; how many
@@ -183,19 +190,44 @@ def first_difference(expected: Any, found: Any) -> Difference | None:
     return None
 
 
-def addresses(root: Any) -> dict[str, int]:
-    """The address of every tensor reachable from `root`, by its path.
+def addresses(root: Any) -> Places:
+    """Where every tensor and array reachable from `root` is.
 
     Captured graphs and views that were made earlier go on reading where a buffer was, so that a
     buffer that is replaced by an equal one is a difference too.
     """
-    return {p: v.data_ptr() for p, v in leaves(root) if isinstance(v, torch.Tensor)}
+    return {path: (_address(v), v) for path, v in leaves(root, every_path=True) if _has_place(v)}
 
 
-def moved(before: dict[str, int], root: Any) -> set[str]:
-    """The paths of `before` whose tensor is now in other memory, or is gone."""
+def moved(before: Places, root: Any) -> set[str]:
+    """The paths of `before` whose buffer is now in other memory, or is gone."""
     now = addresses(root)
-    return {path for path, address in before.items() if now.get(path) != address}
+    return {path for path, (place, _) in before.items() if path not in now or now[path][0] != place}
+
+
+def memory(root: Any) -> dict[str, int]:
+    """The allocation that every tensor and array is in: the same number where it is shared, as by
+    the two sides of a host buffer.
+    """
+    return {path: _allocation(v) for path, (_, v) in addresses(root).items()}
+
+
+def _has_place(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 0
+    return isinstance(value, np.ndarray) and not isinstance(value, _Copy) and value.size > 0
+
+
+def _address(value: Any) -> int:
+    return int(value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data)
+
+
+def _allocation(value: Any) -> int:
+    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray | torch.Tensor):
+        value = value.base
+    return (
+        value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else _address(value)
+    )
 
 
 def difference_at(path: str, a: Any, b: Any) -> Difference | None:

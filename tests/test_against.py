@@ -24,8 +24,14 @@ def comparison(events: list[dict[str, Any]]) -> _Comparison:
     return _Comparison(RunSettings(), gone, gone, Path(), events.append)
 
 
-def state(moved: tuple[str, ...] = (), **digests: str) -> dict[str, Any]:
-    return {"digests": {n.replace("__", "."): d for n, d in digests.items()}, "moved": list(moved)}
+def state(
+    moved: tuple[str, ...] = (), memory: dict[str, int] | None = None, **digests: str
+) -> dict[str, Any]:
+    return {
+        "digests": {n.replace("__", "."): d for n, d in digests.items()},
+        "moved": list(moved),
+        "memory": memory or {},
+    }
 
 
 def test_an_attribute_that_only_the_candidate_has_is_named_and_exempt() -> None:
@@ -78,3 +84,13 @@ def test_a_buffer_that_moves_in_one_alone(moved: tuple[tuple[str, ...], tuple[st
     with pytest.raises(OutputsDiffer, match="slots moved"):
         one._compare(state(moved[0], slots="a"), state(moved[1], slots="a"), "now")
     one._compare(state(("slots",), slots="a"), state(("slots",), slots="a"), "now")
+
+
+def test_a_mirror_that_is_cut_off_from_its_buffer_in_one_alone() -> None:
+    one = comparison([])
+    shared, cut = state(memory={"cpu": 1, "np": 1}), state(memory={"cpu": 7, "np": 8})
+    one._compare(shared, state(memory={"cpu": 7, "np": 7}), "now")
+    one._compare(cut, state(memory={"cpu": 1, "np": 2}), "now")
+    for expected, found in ((shared, cut), (cut, shared)):
+        with pytest.raises(OutputsDiffer, match="np shares memory with others in one"):
+            one._compare(expected, found, "now")

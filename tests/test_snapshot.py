@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.snapshot import first_difference, leaves
+from bench_prep.snapshot import addresses, first_difference, leaves, memory, moved
 
 
 @dataclass
@@ -74,6 +74,28 @@ def test_values_made_during_the_walk_do_not_hide_each_other() -> None:
     assert sum(isinstance(value, np.ndarray) for _, value in leaves(histories)) == 50
     keyed = [{str(n): n} for n in range(50)]
     assert sum(path.endswith(".keys()[0]") for path, _ in leaves(keyed)) == 50
+
+
+@dataclass
+class Buffer:
+    cpu: Any = field(default_factory=lambda: torch.zeros(4))
+    history: list[int] = field(default_factory=lambda: list(range(20)))
+
+    def __post_init__(self) -> None:
+        self.np = self.cpu.numpy()
+        self.row = self.np[2:]
+
+
+def test_a_host_mirror_that_is_cut_off_from_its_buffer() -> None:
+    buffer = Buffer()
+    places = addresses(buffer)
+    assert {*places} == {"cpu", "np", "row"}
+    assert moved(places, buffer) == set()
+    assert len({*memory(buffer).values()}) == 1
+    buffer.np = buffer.np.copy()
+    assert moved(places, buffer) == {"np"}
+    shared = memory(buffer)
+    assert shared["cpu"] == shared["row"] != shared["np"]
 
 
 def test_cycles_end() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import OutputsDiffer
-from bench_prep.snapshot import Difference, addresses, first_difference, moved
+from bench_prep.snapshot import Difference, Places, addresses, first_difference, moved
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def compare(
     candidate: Decoder,
     when: str,
     results: tuple[Any, Any] = (None, None),
-    places: tuple[dict[str, int], dict[str, int]] = ({}, {}),
+    places: tuple[Places, Places] = ({}, {}),
 ) -> None:
     """Compare two runners' whole state, what their preparations were given and what they returned.
 
@@ -78,9 +78,7 @@ def _first_difference(name: str, expected: Any, found: Any) -> Difference | None
     return difference and replace(difference, buffer=f"{name}{difference.buffer}")
 
 
-def _first_moved(
-    places: tuple[dict[str, int], dict[str, int]], baseline: Any, candidate: Any
-) -> Difference | None:
+def _first_moved(places: tuple[Places, Places], baseline: Any, candidate: Any) -> Difference | None:
     expected, found = moved(places[0], baseline), moved(places[1], candidate)
     for path in sorted(expected ^ found):
         same, other = "the same memory", "other memory"

@@ -110,6 +110,25 @@ def test_a_faster_and_wrong_change(
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_a_host_mirror_that_is_cut_off_from_its_buffer(
+    bench: Bench, tmp_path: Path, official: tuple[Path, Path]
+) -> None:
+    tree, parts = official
+    candidate = tmp_path / "candidate"
+    shutil.copytree(tree, candidate)
+    runner = candidate / "vllm" / "v1" / "worker" / "gpu_model_runner.py"
+    text = runner.read_text()
+    begin = text.index("def _prepare_inputs(")
+    end = text.index("        return (\n", begin)
+    cut = "        self.query_start_loc.np = self.query_start_loc.np.copy()\n"
+    runner.write_text(text[:end] + cut + text[end:])
+    done = bench(
+        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
+        "--rounds", "1", "--iters", "20", "--output", "out.csv",
+    )  # fmt: skip
+    done.refused(3, "at position 24576: query_start_loc.np ", " in one worktree alone")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
