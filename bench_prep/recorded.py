@@ -8,8 +8,15 @@ from pathlib import Path
 
 from bench_prep.errors import UsageError
 
-#: The columns that together name an installed vLLM. The first is `vllm.__version__`.
-_PROOF = ("vllm_version", "wheel_sha256", "key_sources_sha256")
+#: The columns that together name an installed vLLM, and its baseline's in a run with `--against`.
+#: The first is `vllm.__version__`.
+_PROOF = {
+    "vllm_version": "",
+    "wheel_sha256": "against_wheel_sha256",
+    "key_sources_sha256": "against_key_sources_sha256",
+    "tree_sha256": "against_tree_sha256",
+    "vllm_commit": "against_commit",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,8 @@ def read_recorded(path: Path, run_id: str | None) -> Recorded:
         raise UsageError(f"no such file: {path}", "check the name") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}", "give a result CSV") from None
+    if any(None in row or None in row.values() for row in rows):
+        raise UsageError(f"{path} is damaged: a row is torn", "give the file as it was written")
     runs = [row for row in rows if row.get("run")]
     if not runs:
         raise UsageError(f"{path} has no run of bench-prep", "give a file that bench-prep wrote")
@@ -51,10 +60,21 @@ def read_recorded(path: Path, run_id: str | None) -> Recorded:
         return (found[-1].get(name) or "").strip()
 
     proof = {name: cell(name) for name in _PROOF}
-    against = {name: cell(f"against_{name}") for name in _PROOF[1:]}
+    against = {name: cell(other) for name, other in _PROOF.items() if other}
+    if cell("compared").lower() != "false":
+        # A wheel is reused where only the commit changed, not the tree.
+        proof["vllm_commit"] = against["vllm_commit"] = ""
     if not proof["key_sources_sha256"]:
         raise UsageError(
             f"run {wanted} in {path} does not say what it was measured on",
             "give a run that bench-prep run finished",
+        )
+    wheelless = (proof["tree_sha256"] and not proof["wheel_sha256"]) or (
+        any(against.values()) and not against["wheel_sha256"]
+    )
+    if wheelless:
+        raise UsageError(
+            f"run {wanted} in {path} names a tree but not the wheel that was built from it",
+            "give the file as it was written",
         )
     return Recorded(path, wanted, proof, against if against["wheel_sha256"] else {})

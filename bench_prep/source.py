@@ -63,6 +63,11 @@ def prove_source(
         stages.passed("wheel", f"none built (--no-build): vLLM {installed.version} as installed")
     verification = check_sources(worktree, installed, stages, whole=True)
     columns = _of_worktree(worktree) if worktree else _of_installed(installed)
+    if worktree and not built:
+        _remark(require_compiled(worktree, source.precompiled), stages)
+        known = known_wheel(installed.wheel_sha256)
+        if known is None or known.tree_hash != columns["tree_sha256"]:
+            columns["tree_sha256"] = None  # for all we know it was built from another tree
     return verification, columns | {
         "compared": worktree is not None,
         "wheel_sha256": built.sha256 if built else installed.wheel_sha256,
@@ -237,13 +242,13 @@ def require_sources(verification: Verification, stages: Stages) -> Verification:
     except NotTheWorktree:
         stages.console.print(differences_table(verification))
         raise
-    compared = verification.worktree is not None
-    subject = "identical to the worktree:" if compared else "not compared:"
     stages.passed(
         "sources",
-        f"{subject} {len(verification.key_sources)} key sources of {len(verification.files)} "
-        f"files; SHA-256 {verification.key_sources_sha256[:12]}",
+        f"identical to {verification.compared_with}: {len(verification.key_sources)} key sources "
+        f"of {len(verification.files)} files; SHA-256 {verification.key_sources_sha256[:12]}",
     )
+    for what in verification.not_compared:
+        stages.passed("", f"not compared: {what}")
     changed = verification.changed
     if changed:
         shown = ", ".join(changed[:_CHANGED_SHOWN]) + (", ..." if changed[_CHANGED_SHOWN:] else "")
@@ -252,8 +257,9 @@ def require_sources(verification: Verification, stages: Stages) -> Verification:
 
 
 def differences_table(verification: Verification) -> Table:
-    """The files that are not the worktree's, with the beginnings of their hashes."""
-    table = Table(title="not the worktree", title_justify="left")
+    """The files that are not as they should be, with the beginnings of their hashes."""
+    title = "not what was installed" if verification.worktree is None else "not the worktree"
+    table = Table(title=title, title_justify="left")
     for column in ("file", "problem", "worktree", "installed", "RECORD"):
         table.add_column(column, overflow="fold")
 

@@ -11,12 +11,14 @@ from rich.console import Console
 from bench_prep.errors import BenchPrepError, Missing, NotTheWorktree
 from bench_prep.provenance.environments import environment_named
 from bench_prep.provenance.install import InstalledVllm, installed_vllm
+from bench_prep.provenance.record import known_wheel
 from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
 from bench_prep.provenance.worktree import Worktree, open_worktree
 from bench_prep.recorded import Recorded, read_recorded
-from bench_prep.source import check_sources
+from bench_prep.source import check_sources, require_sources
 from bench_prep.stages import Stages
 
+_NO_WHEEL = "the run's wheel, because its row names none"
 #: Column, the run's value, the value now.
 Differences = list[tuple[str, str, str]]
 
@@ -47,9 +49,14 @@ def verify_install(
         stages = Stages(console)
         installed = _installed(recorded)
         verification = check_sources(tree, installed, stages, whole=whole)
-        then = _differences(recorded, installed, verification, whole=whole)
+        baseline = _baseline(recorded, whole=whole)
+        if baseline is not None:
+            require_sources(baseline[1], stages)
+        then = _differences(recorded, installed, verification, baseline)
         if recorded is not None and not then:
             stages.passed("result", f"the vLLM of run {recorded.run} in {recorded.path}")
+            if not recorded.proof["wheel_sha256"]:
+                stages.passed("", f"not compared: {_NO_WHEEL}")
     if recorded is not None and then:
         raise NotTheWorktree(
             f"the installed vLLM is not the one of run {recorded.run} in {recorded.path}: "
@@ -75,17 +82,26 @@ def _as_json(
         else:
             verification = verify(worktree, installed, whole=whole)
         answer |= as_record(worktree, installed, verification)
-        then = _differences(recorded, installed, verification, whole=whole)
+        baseline = _baseline(recorded, whole=whole)
+        then = _differences(recorded, installed, verification, baseline)
     except BenchPrepError as error:
         answer |= {"ok": False, "problems": [*answer["problems"], error.message]}
         console.print_json(json.dumps(answer))
         raise
+    if baseline is not None and not baseline[1].ok:
+        answer["problems"].append(f"the baseline's environment: {baseline[1].summary}")
+        answer["wrong"] += _wrong(baseline[1])
+        answer["ok"] = False
     if recorded is not None:
         answer["compared_with"].append("result")
+        if not recorded.proof["wheel_sha256"]:
+            answer["not_compared"].append(_NO_WHEEL)
         answer["result"]["differs"] = {name: {"was": was, "is": now} for name, was, now in then}
-        answer["ok"] = verification.ok and not then
+        answer["ok"] = answer["ok"] and not then
     console.print_json(json.dumps(answer))
     require_ok(verification)
+    if baseline is not None:
+        require_ok(baseline[1])
     return then
 
 
@@ -93,6 +109,7 @@ def _as_json(
 _NOTHING_FOUND: dict[str, Any] = {
     "ok": False,
     "compared_with": [],
+    "not_compared": [],
     "worktree": None,
     "package_dir": None,
     "distribution": None,
@@ -119,6 +136,7 @@ def as_record(
             "RECORD",
             *(["wheel"] if verification.wheel_known else []),
         ],
+        "not_compared": [*verification.not_compared],
         "package_dir": str(installed.package_dir),
         "distribution": installed.name,
         "vllm_version": installed.version,
@@ -128,17 +146,21 @@ def as_record(
         "files": len(verification.files),
         "changed_from_release": verification.changed,
         "problems": verification.problems,
-        "wrong": [
-            {
-                "path": check.path,
-                "problem": check.problem,
-                "worktree_sha256": check.worktree_sha256,
-                "installed_sha256": check.installed_sha256,
-                "record_sha256": check.record_sha256,
-            }
-            for check in verification.wrong
-        ],
+        "wrong": _wrong(verification),
     }
+
+
+def _wrong(verification: Verification) -> list[dict[str, str | None]]:
+    return [
+        {
+            "path": check.path,
+            "problem": check.problem,
+            "worktree_sha256": check.worktree_sha256,
+            "installed_sha256": check.installed_sha256,
+            "record_sha256": check.record_sha256,
+        }
+        for check in verification.wrong
+    ]
 
 
 def _installed(recorded: Recorded | None) -> InstalledVllm:
@@ -147,7 +169,10 @@ def _installed(recorded: Recorded | None) -> InstalledVllm:
         return _environment(recorded, recorded.proof)
     installed = installed_vllm()
     if installed is None:
-        raise Missing("vLLM is not installed in this environment", "install it: bench-prep build")
+        raise Missing(
+            "vLLM is not installed in this environment",
+            "install it: bench-prep build --worktree DIR --install",
+        )
     return installed
 
 
@@ -163,25 +188,33 @@ def _environment(recorded: Recorded, proof: dict[str, str]) -> InstalledVllm:
     return found
 
 
-def _differences(
-    recorded: Recorded | None, installed: InstalledVllm, verification: Verification, *, whole: bool
-) -> Differences:
-    """In what the run recorded another vLLM.
+def _baseline(
+    recorded: Recorded | None, *, whole: bool
+) -> tuple[InstalledVllm, Verification] | None:
+    """The baseline's environment of a run that compared two worktrees.
 
     Raises:
-        NotTheWorktree: the baseline's environment is not what its wheel makes.
         Missing: it is gone.
     """
+    if recorded is None or not recorded.against:
+        return None
+    installed = _environment(recorded, recorded.against)
+    return installed, fingerprint(installed, whole=whole)
+
+
+def _differences(
+    recorded: Recorded | None,
+    installed: InstalledVllm,
+    verification: Verification,
+    baseline: tuple[InstalledVllm, Verification] | None,
+) -> Differences:
+    """In what the run recorded another vLLM."""
     if recorded is None:
         return []
     differs = _since(recorded.proof, installed, verification)
-    if recorded.against:
-        baseline = _environment(recorded, recorded.against)
-        found = fingerprint(baseline, whole=whole)
-        require_ok(found)
+    if baseline is not None:
         differs += [
-            (f"against_{name}", was, now)
-            for name, was, now in _since(recorded.against, baseline, found)
+            (f"against_{name}", was, now) for name, was, now in _since(recorded.against, *baseline)
         ]
     return differs
 
@@ -189,15 +222,20 @@ def _differences(
 def _since(
     proof: dict[str, str], installed: InstalledVllm, verification: Verification
 ) -> Differences:
+    known = known_wheel(installed.wheel_sha256)
     now = {
         "vllm_version": installed.version,
         "wheel_sha256": installed.wheel_sha256 or "unknown",
         "key_sources_sha256": verification.key_sources_sha256,
     }
+    if known is not None:
+        now["tree_sha256"] = known.tree_hash
+        if known.commit:
+            now["vllm_commit"] = known.commit
     differs = [
         (name, was, now[name])
         for name, was in proof.items()
-        if was and _comparable(name, was) != _comparable(name, now[name])
+        if was and name in now and _comparable(name, was) != _comparable(name, now[name])
     ]
     names = [name for name, _, _ in differs]
     if names == ["key_sources_sha256"] and proof["wheel_sha256"] and verification.ok:

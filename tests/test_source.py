@@ -112,6 +112,16 @@ def test_a_vllm_that_was_not_built_here(site: Path, checkout: Path, parts: Path)
         assert found[name] is None
 
 
+def test_a_tree_that_the_installed_wheel_was_not_built_from(
+    site: Path, checkout: Path, parts: Path
+) -> None:
+    columns(worktree=checkout, precompiled=parts)
+    (checkout / "csrc" / "kernel.cu").write_text("__global__ void other() {}\n")
+    assert columns(worktree=checkout, build=False)["tree_sha256"] is None
+    with pytest.raises(NotTheWorktree, match=r"csrc/kernel\.cu changed in the worktree"):
+        columns(worktree=checkout, build=False, precompiled=parts)
+
+
 def test_another_worktree_is_refused(site: Path, checkout: Path, parts: Path) -> None:
     columns(worktree=checkout, precompiled=parts)
     (checkout / UTILS).write_text("TWO = 2\n")

