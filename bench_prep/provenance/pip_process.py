@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Progress = Callable[[str], None]
@@ -22,6 +23,13 @@ _BOILERPLATE = re.compile(
     | Preparing\ metadata | \[end\ of\ output\] | \[notice\] | Getting\ requirements
     | WARNING:\ (Location|Running\ pip) | error:\ metadata-generation-failed )""",
     re.VERBOSE,
+)
+#: Where pip finds packages, and whether it may install. Any other of its settings in the
+#: environment (a target, a dry run) would change what our options mean.
+_KEPT = re.compile(
+    r"PIP_(((EXTRA_)?INDEX_URL|FIND_LINKS|NO_INDEX|TRUSTED_HOST|(CLIENT_)?CERT|PROXY|CONFIG_FILE)"
+    r"|(NO_)?CACHE_DIR|(DEFAULT_)?TIMEOUT|RETRIES|KEYRING_PROVIDER|USE_FEATURE"
+    r"|BREAK_SYSTEM_PACKAGES|REQUIRE_VIRTUALENV|ROOT_USER_ACTION)"
 )
 
 
@@ -37,15 +45,18 @@ def run_pip(
     """Run `python -m pip` with its output in `log`; its return code.
 
     `progress` is told `label` at once, and every 5 s the seconds gone by and the log's last line.
-    An interruption (Ctrl-C) ends pip and everything that it started.
+    An interruption (Ctrl-C) ends pip and everything that it started. Of the environment's `PIP_*`
+    those that say where packages are reach it.
     """
+    given = os.environ if env is None else env
+    kept = {n: v for n, v in given.items() if not n.startswith("PIP_") or _KEPT.fullmatch(n)}
     progress(label)
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pip", "--no-input", *arguments],
             cwd=cwd,
-            env=(os.environ if env is None else env) | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            env=kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -63,6 +74,22 @@ def run_pip(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
+
+
+@contextmanager
+def interruptions_wait() -> Iterator[list[int]]:
+    """What would end this process waits until the context is left; the list has what came."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, lambda n, _: came.append(n))
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def last_lines(log: Path, count: int) -> list[str]:

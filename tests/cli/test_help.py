@@ -107,7 +107,7 @@ def test_verify_install_takes_less_than_two_seconds(bench: Bench) -> None:
     done = bench("verify-install")
     assert used() - before < 2
     assert done.code == 0, done.err
-    assert done.out.startswith("sources  not compared: ")
+    assert done.out.startswith("sources  identical to RECORD")
 
 
 def complete(program: Path, environment: dict[str, str], **variables: str) -> str:
