@@ -79,6 +79,8 @@ def import_vllm(package_dir: str) -> str:
             "look for it in the .pth files of site-packages, and in sitecustomize",
         )
     compile_from_source("vllm")
+    # vLLM looks into models in an interpreter of its own, which shall not run bytecode either.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path("no-bytecode").absolute())
     try:
         import vllm
     except (ImportError, OSError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench_prep.bringup import check_imported
+from bench_prep.bringup import check_imported, import_vllm
 from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import installed_vllm
@@ -92,3 +92,10 @@ def test_what_a_step_imports_is_checked_before_the_result_counts(tmp_path: Path)
     assert done.returncode == 0
     assert (event["event"], event["exit_code"]) == ("error", 5)
     assert "vllm.late was imported" in event["message"]
+
+
+def test_a_vllm_that_something_imports_at_start_up() -> None:
+    import vllm
+
+    with pytest.raises(NotTheWorktree, match="imports vllm when Python starts"):
+        import_vllm(str(Path(vllm.__file__).parent))

@@ -252,6 +252,7 @@ def test_the_right_code_is_timed_among_all_decoys(case: Case, chain: Chain, tmp_
         "PYTHONPATH": str(on_path),
         "PYTHONUSERBASE": str(user),
         "BENCH_PREP_CACHE": str(chain.cache),
+        "VLLM_CACHE_ROOT": str(tmp_path / "vllm_cache"),  # vLLM looks into the model itself
         "NO_COLOR": "1",
         "COLUMNS": "200",
     }
