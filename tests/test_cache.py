@@ -15,10 +15,11 @@ import pytest
 from rich.console import Console
 
 from bench_prep import cache
-from bench_prep.errors import UsageError
+from bench_prep.errors import Missing, UsageError
 from bench_prep.provenance import cachedir
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
+from bench_prep.provenance.locks import locked
 
 KEY = "0123456789abcdef" * 2
 WORKTREE = Path("official", "vllm-0.32.0")
@@ -212,3 +213,13 @@ def test_old_logs_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "logs" / "mine.log").touch()
     new_log("run-5.log").write_text("")
     assert files(folder / "logs") == {"mine.log", "run-3.log", "run-4.log", "run-5.log"}
+
+
+def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(folder / "logs")
+    (folder / "logs").touch()
+    with pytest.raises(Missing, match="making a log failed"):
+        new_log("run-1.log")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(Missing, match="cannot be written"), locked("build"):
+        pass

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_prep.errors import Missing, NotTheWorktree, UsageError
-from bench_prep.provenance.cachedir import cache_dir, disk_full, made, new_log, publish
+from bench_prep.provenance.cachedir import cache_dir, disk_full, made, new_log, publish, says_full
 from bench_prep.provenance.difference import difference
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.locks import BUILD, locked
@@ -104,6 +104,11 @@ def build_wheel(
 
 
 def _recipe(worktree: Worktree, precompiled: Path | None, device: str | None) -> _Recipe:
+    if precompiled is not None and not precompiled.exists():
+        raise UsageError(
+            f"no such file: {precompiled}",
+            "check --precompiled; scripts/run_bench.sh fetches the official wheel again",
+        )
     if precompiled is not None and not zipfile.is_zipfile(precompiled):
         raise UsageError(
             f"{precompiled} is not a wheel",
@@ -180,7 +185,7 @@ def _build(
         )
         wheels = list(finished.glob("*.whl"))
         if returned != 0 or len(wheels) != 1:
-            raise _failed(log)
+            raise _failed(log, precompiled)
         if precompiled is None and worktree.tree_hash() != tree_hash:
             raise NotTheWorktree(
                 f"{worktree.root} changed while it was being compiled", "run the command again"
@@ -227,16 +232,24 @@ def _environment(recipe: _Recipe, precompiled: Path | None, building: Path) -> d
     return env
 
 
-def _failed(log: Path) -> Missing:
+def _failed(log: Path, precompiled: Path | None) -> Missing:
     started = time.strftime("%Y%m%d-%H%M%S")
     kept = log.replace(new_log(f"build-{started}-{log.parent.parent.name[:8]}.log"))
     lines = last_lines(kept, _LINES_SHOWN)
-    if any("No space left on device" in line for line in lines):
+    if says_full(lines):
         return disk_full("the build")
     shown = "\n".join(f"    {line[:200]}" for line in lines)
-    return Missing(
-        f"the build of the wheel failed; its last lines:\n{shown}", f"the whole output is in {kept}"
-    )
+    reason, remedy = _cmake_error(kept), f"the whole output is in {kept}"
+    if reason and precompiled is None:
+        remedy = f"take the compiled parts from a wheel: --precompiled WHEEL; {remedy}"
+    return Missing(f"the build of the wheel failed{reason}; its last lines:\n{shown}", remedy)
+
+
+def _cmake_error(log: Path) -> str:
+    """CMake's first error, which the output of pip hides; empty where there is none."""
+    text = log.read_text(errors="replace")
+    found = re.search(r"^\s*(CMake Error.*)\n\s*(.*)", text, re.MULTILINE)
+    return f": {found[1]} {found[2].strip()}"[:300] if found else ""
 
 
 def _clear_killed_builds() -> None:

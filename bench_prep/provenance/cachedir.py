@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench_prep.errors import Missing
 
 KEPT_LOGS = 50
+#: Bytes.
+_NO_ROOM = 1_000_000
 #: The parts of the cache, each with the names that bench-prep gives in it. Whatever else lies there
 #: is somebody else's: anyone can have named a folder in use.
 MADE = {
@@ -39,10 +42,24 @@ def cache_dir() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Missing(
-            f"the cache folder cannot be made: {error}", "set BENCH_PREP_CACHE to a writable folder"
-        ) from None
+        raise _unusable(f"cannot be made: {error}") from None
     return folder
+
+
+def writable_cache_dir() -> Path:
+    """The same for who will write into it.
+
+    Raises:
+        Missing: the folder cannot be made, or not be written.
+    """
+    folder = cache_dir()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unusable(f"cannot be written: {folder}")
+    return folder
+
+
+def _unusable(why: str) -> Missing:
+    return Missing(f"the cache folder {why}", "set BENCH_PREP_CACHE to a writable folder")
 
 
 def made(part: str) -> Iterator[Path]:
@@ -54,8 +71,9 @@ def made(part: str) -> Iterator[Path]:
 
 def new_log(name: str) -> Path:
     """Where a new log goes; of the older ones only the newest are kept."""
-    logs = cache_dir() / "logs"
-    logs.mkdir(exist_ok=True)
+    logs = writable_cache_dir() / "logs"
+    with no_fault("making a log"):
+        logs.mkdir(exist_ok=True)
     found = []
     for path in made("logs"):
         with suppress(OSError):  # another process removes old ones too
@@ -85,3 +103,26 @@ def disk_full(what: str) -> Missing:
         f"the disk is full ({free_mb:.0f} MB free in {folder}): {what} was undone",
         "free some space, or set BENCH_PREP_CACHE to a folder on another disk",
     )
+
+
+def says_full(lines: list[str]) -> bool:
+    """Whether a child's last words are that the disk is full, or there was no room for any."""
+    if not lines:
+        return shutil.disk_usage(cache_dir()).free < _NO_ROOM
+    return any("No space left on device" in line for line in lines)
+
+
+@contextmanager
+def no_fault(what: str) -> Iterator[None]:
+    """A file or folder of the cache that cannot be used while `what` was being done is not ours to
+    mend.
+
+    Raises:
+        Missing: the disk is full, or an operation on a file failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise disk_full(what) from None
+        raise Missing(f"{what} failed: {error}", "check the cache folder") from None

@@ -19,7 +19,7 @@ from filelock import Timeout
 
 from bench_prep.errors import Missing
 from bench_prep.provenance.build import BuiltWheel
-from bench_prep.provenance.cachedir import cache_dir, made
+from bench_prep.provenance.cachedir import cache_dir, made, no_fault
 from bench_prep.provenance.install import InstalledVllm, install_wheel, installed_vllm
 from bench_prep.provenance.locks import USE, locked_at_once, shared
 from bench_prep.provenance.pip_process import Progress
@@ -69,7 +69,8 @@ def environment_of(
         damage = "" if found is not None and found.ok else _damage(place)
         if found is not None and not damage:
             return Environment(found, "")
-    _make(built, place, progress, replacing=bool(damage))
+    with no_fault("making an environment"):
+        _make(built, place, progress, replacing=bool(damage))
     found = _compared(place, worktree)
     if found is None:
         raise Missing(

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from bench_prep.errors import Interrupted, Missing, NotTheWorktree
 from bench_prep.provenance.build import BuiltWheel
-from bench_prep.provenance.cachedir import disk_full
+from bench_prep.provenance.cachedir import disk_full, says_full
 from bench_prep.provenance.launch import isolated_environment
 from bench_prep.provenance.locks import INSTALL, locked
 from bench_prep.provenance.pip_process import Progress, interruptions_wait, last_lines, run_pip
@@ -145,7 +145,7 @@ def install_wheel(
         installed = installed_vllm(site)
     if returned != 0:
         lines = last_lines(log, 8)
-        if any("No space left on device" in line for line in lines):
+        if says_full(lines):
             raise disk_full("the installation")
         raise Missing(
             "pip could not install the wheel:\n" + "\n".join(f"    {line[:200]}" for line in lines),

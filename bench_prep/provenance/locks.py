@@ -18,7 +18,7 @@ from typing import IO
 from filelock import FileLock, Timeout
 
 from bench_prep.errors import UsageError
-from bench_prep.provenance.cachedir import cache_dir
+from bench_prep.provenance.cachedir import cache_dir, writable_cache_dir
 from bench_prep.provenance.pip_process import Progress
 
 #: Held while a wheel is built, while one is installed, while a release is fetched, and (shared)
@@ -143,4 +143,4 @@ def _command() -> str:
 
 
 def _lock_file(name: str) -> Path:
-    return cache_dir() / f"{name}.lock"
+    return writable_cache_dir() / f"{name}.lock"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_prep.errors import Missing, UsageError
-from bench_prep.provenance.cachedir import cache_dir, disk_full, publish
+from bench_prep.provenance.cachedir import cache_dir, disk_full, no_fault, publish, says_full
 from bench_prep.provenance.corrections import apply_corrections
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.locks import OFFICIAL, locked
@@ -89,7 +86,7 @@ def official_worktree(
     """
     release = _release(version)
     place = cache_dir() / "official" / f"vllm-{version}"
-    with locked(OFFICIAL, progress), _no_space_is_missing(f"unpacking vLLM {version}"):
+    with locked(OFFICIAL, progress), no_fault(f"unpacking vLLM {version}"):
         if not place.is_dir():
             # pip asks the distribution for its metadata, which runs vLLM's setup.py.
             env = os.environ | {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version}
@@ -116,7 +113,7 @@ def official_precompiled(
         Missing: it cannot be fetched, or is not the pinned file, or the disk is full.
     """
     release = _release(version)
-    with locked(OFFICIAL, progress), _no_space_is_missing(f"fetching {release.parts.filename}"):
+    with locked(OFFICIAL, progress), no_fault(f"fetching {release.parts.filename}"):
         remedy = (
             "give --precompiled with a wheel for this machine, or --worktree for a full compile"
         )
@@ -193,16 +190,6 @@ def edited_files(version: str) -> list[str] | None:
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
-@contextmanager
-def _no_space_is_missing(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise disk_full(what) from None
-        raise Missing(f"{what} failed: {error}", "check the cache folder") from None
-
-
 def _fetch(
     pin: _Pin, options: list[str], env: dict[str, str] | None, progress: Progress, remedy: str
 ) -> Path:
@@ -242,7 +229,7 @@ def _download(
     arrived = folder / pin.filename
     if returned != 0 or not arrived.is_file():
         last = " ".join(last_lines(log, 1)).strip() or f"pip ended with {returned}"
-        if "No space left on device" in last:
+        if says_full(last_lines(log, 1)):
             raise disk_full("the download")
         names = ", ".join(path.name for path in folder.iterdir())
         got = f" (got {names})" if names else ""

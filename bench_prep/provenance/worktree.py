@@ -117,6 +117,8 @@ class Worktree:
     ) -> Iterator[tuple[str, Path]]:
         for entry in os.scandir(folder):
             name, path = prefix + entry.name, Path(entry.path)
+            if _leads_nowhere(entry):
+                continue
             if entry.is_dir():
                 real = path.resolve()
                 if real not in above and not _is_skipped(path, at_top=not prefix):
@@ -171,6 +173,14 @@ def named_commit(package: Path | zipfile.Path) -> str | None:
 def add_to_tree_hash(tree: hashlib._Hash, name: str, content: bytes) -> None:
     """Add one source; `tree_hash` is this for every source in the order of their names."""
     tree.update(name.encode(errors="surrogateescape") + b"\0" + hashlib.sha256(content).digest())
+
+
+def _leads_nowhere(entry: os.DirEntry[str]) -> bool:
+    try:
+        entry.stat()
+    except OSError:
+        return entry.is_symlink()  # to nothing, or to itself
+    return False
 
 
 def _is_skipped(folder: Path, at_top: bool) -> bool:

@@ -10,13 +10,14 @@ import threading
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from bench_prep.errors import Missing, NotTheWorktree, UsageError
-from bench_prep.provenance import build, pip_process
+from bench_prep.provenance import build, cachedir, pip_process
 from bench_prep.provenance.build import build_wheel
 from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.worktree import open_worktree
@@ -165,9 +166,30 @@ def test_a_full_disk(
 
 
 def test_parts_that_are_no_wheel(small_vllm: Path, tmp_path: Path, said: Any) -> None:
-    for path in (tmp_path / "none.whl", small_vllm / "setup.py"):
-        with pytest.raises(UsageError, match="not a wheel"):
+    for path, why in ((tmp_path / "none.whl", "no such"), (small_vllm / "setup.py", "not a wheel")):
+        with pytest.raises(UsageError, match=why):
             build_wheel(open_worktree(small_vllm), path, "cpu", said)
+
+
+def test_an_error_of_cmake_is_shown_and_how_to_do_without(
+    small_vllm: Path, parts: Path, said: Any
+) -> None:
+    error = "CMake Error at CMakeLists.txt:14 (find_package):\n  No compiler.\n" + "more\n" * 30
+    (small_vllm / "setup.py").write_text(f"print({error!r}); raise SystemExit(1)")
+    for precompiled, advice in ((None, True), (parts, False)):
+        with pytest.raises(Missing, match=r"CMakeLists\.txt:14 .*: No compiler\.; its") as found:
+            build_wheel(open_worktree(small_vllm), precompiled, "cpu", said)
+        assert ("--precompiled WHEEL" in found.value.remedy) is advice
+
+
+def test_a_disk_with_no_room_for_the_log(
+    small_vllm: Path, parts: Path, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = SimpleNamespace(free=4096)
+    monkeypatch.setattr(cachedir.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(build, "run_pip", lambda *_, log, **__: log.touch() or 2)
+    with pytest.raises(Missing, match="the disk is full"):
+        build_wheel(open_worktree(small_vllm), parts, "cpu", said)
 
 
 def test_ctrl_c_ends_the_build_and_leaves_nothing(
