@@ -180,7 +180,7 @@ def _verification(
     known = known_wheel(installed.wheel_sha256)
     present = _installed_files(installed, record)
     found = _Found(sources, data, present, record, known.record if known else None, installed)
-    compared = present if sources is None else sources
+    compared = sources or {n: present[n] for n in present if is_package_source(n)}
     version = worktree.version if worktree else installed.version
     changed = changed_from_release(compared, version)
     keys = {name for name in KEY_SOURCES if name in compared} | {*extra_keys, *(changed or [])}
