@@ -80,7 +80,7 @@ def _preempt(twins: Twins, draw: Draw) -> None:
     kept = whole * draw(0, _cached(twins, request) // whole)
     blocks = twins.pool.share(request.blocks, kept)
     twins.preempt(request)
-    request.blocks, request.computed, request.pause = blocks, kept, draw(0, 3)
+    request.blocks, request.computed, request.pause = blocks, kept, draw(0, 6)
 
 
 def _preempt_all(twins: Twins, draw: Draw) -> None:
@@ -150,7 +150,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "abort while preempted",
         "departure",
-        3,
+        20,  # seldom possible
         _some(lambda r: r.preempted),
         _finish_where(lambda r: r.preempted),
     ),

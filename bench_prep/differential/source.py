@@ -32,6 +32,7 @@ class _Watched:
     state: dict[str, Any] = field(default_factory=dict)
     proven: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
+    begun: set[str] = field(default_factory=set)
 
 
 def run_prove_source(
@@ -97,6 +98,7 @@ def run_prove_source(
 def _run(job: dict[str, Any], stages: Stages) -> _Watched:
     seen = _Watched()
     log = new_log(f"prove-source-{uuid.uuid4().hex[:12]}.log")
+    stages.passed("log", str(log))
     with stages.running("prove") as update:
         update("starting vLLM")
         run_isolated(
@@ -127,7 +129,12 @@ def _watch(
                 + ("unknown, admitted for this proof" if event["admitted"] else "known"),
             )
         case "progress":
-            update(f"{event['steps']} of {steps} steps; {event['variant']}")
+            variant = event["variant"]
+            if variant not in seen.begun:
+                seen.begun.add(variant)
+                count = len(seen.state["variants"])
+                stages.passed("setting", f"{len(seen.begun)} of {count}: {variant}")
+            update(f"{event['steps']} of {steps} steps; {variant}")
         case "proven":
             seen.proven = event
         case "error":

@@ -16,6 +16,8 @@ from bench_prep.errors import BenchPrepError, OutputsDiffer
 
 #: Steps after which a trace starts anew, with new runners.
 TRACE_STEPS = 2000
+#: The first trace of each variant is shorter, so that a fault of one variant is found soon.
+FIRST_TRACE_STEPS = 100
 #: How many requests are wanted at a time, until another number is.
 _WANTED = (1, 1, 1, 1, 2, 3, 5)
 
@@ -57,8 +59,8 @@ def prove(
 ) -> Totals:
     """At least `steps` steps of twins, spread evenly over the variants.
 
-    `progress` is called some times per trace with the variant's name. What `attach` returns counts
-    its steps as the fast path does.
+    `progress` is called when a trace begins, and some times in it, with the variant's name. What
+    `attach` returns counts its steps as the fast path does.
 
     Raises:
         OutputsDiffer: at the first difference, with what repeats it.
@@ -68,8 +70,10 @@ def prove(
     totals = Totals()
     trace = 0
     while totals.steps < steps:
-        share = min(TRACE_STEPS, -(-(steps - totals.steps) // len(all_variants)))
+        longest = TRACE_STEPS if trace else FIRST_TRACE_STEPS
+        share = min(longest, -(-(steps - totals.steps) // len(all_variants)))
         for variant in all_variants:
+            progress(totals, variant.name)
             for _ in _trace(variant, f"{seed}/{trace}", share, totals, attach):
                 progress(totals, variant.name)
         trace += 1

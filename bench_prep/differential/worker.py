@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench_prep.bringup import bring_up, do_job, environment, import_vllm
-from bench_prep.errors import Missing
+from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.provenance.child import emit
 
 
@@ -36,12 +36,22 @@ def _work(job: dict[str, Any]) -> None:
         }
     )
 
+    begun = None
+
     def progress(totals: Totals, name: str) -> None:
+        nonlocal begun
+        if name != begun:
+            begun = name
+            print(f"{totals.steps} steps; {name} begins", flush=True)  # for the log
         counts = {"steps": totals.steps, "dispatched": totals.dispatched}
         emit({"event": "progress", "variant": name, **counts})
 
     started = time.monotonic()
-    totals = prove(variants(), job["steps"], job["seed"], progress)
+    try:
+        totals = prove(variants(), job["steps"], job["seed"], progress)
+    except BenchPrepError as error:
+        print(error.message, flush=True)  # in the log too, whoever reads the events
+        raise
     emit(
         {
             "event": "proven",

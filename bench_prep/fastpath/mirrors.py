@@ -19,6 +19,8 @@ class Mirrors:
         "_accepted",
         "_all_one",
         "_discard",
+        "_embeds",
+        "_embeds_row",
         "_input_ids",
         "_is_token_ids",
         "_lengths",
@@ -54,6 +56,8 @@ class Mirrors:
         embeds = runner.enable_prompt_embeds
         self._token_flags = memory(batch.is_token_ids[0]) if embeds else None
         self._is_token_ids = memory(runner.is_token_ids.np) if embeds else None
+        self._embeds: dict[int, Any] = batch.req_prompt_embeds if embeds else {}
+        self._embeds_row: Any = runner.inputs_embeds.cpu[0] if embeds else None
         self._mrope_rows = (
             [memory(row) for row in runner.mrope_positions.np] if runner.uses_mrope else ()
         )
@@ -83,5 +87,10 @@ class Mirrors:
         self._accepted[:] = self._all_one
         if self._is_token_ids is not None and self._token_flags is not None:
             self._is_token_ids[0] = self._token_flags[position]
+            # Up to 0.26 or so a row keeps the prompt embeddings of a request that has left it, and
+            # vLLM copies them for the next one, where nobody reads them.
+            left = self._embeds.get(0)
+            if left is not None and position < len(left):
+                self._embeds_row.copy_(left[position])
         for row in self._mrope_rows:
             row[0] = mrope_position

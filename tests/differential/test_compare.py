@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.differential.compare import difference, same
+from bench_prep.differential.compare import difference, same, same_tensors
 from bench_prep.differential.twins import Twins
 from bench_prep.differential.variants import Variant
 from bench_prep.snapshot import leaves
@@ -82,6 +82,24 @@ def test_bytes_are_compared() -> None:
     assert not same([torch.zeros(2)], [torch.zeros(2, dtype=torch.int32)])
     assert not same([torch.zeros(2)], [torch.zeros(1, 2)])
     assert not same([np.zeros(2, np.int32)], [np.array([0, 1], np.int32)])
+
+
+def test_bytes_of_many_tensors_are_compared_at_once() -> None:
+    nan = torch.tensor(float("nan"))
+    pairs = [
+        (nan, nan.clone()),
+        (torch.tensor([True, False]), torch.tensor([True, False])),
+        (torch.arange(6).reshape(2, 3).T, torch.arange(6).reshape(2, 3).T.contiguous()),
+        (torch.zeros(0), torch.zeros(0)),
+        (torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16)),
+    ]
+    assert same_tensors(pairs)
+    for index, (_, found) in enumerate(pairs):
+        if found.numel():
+            changed = found.clone().contiguous()
+            changed.view(-1).view(torch.uint8)[-1] ^= 1
+            assert not same_tensors([*pairs[:index], (pairs[index][0], changed), *pairs[index:]])
+    assert not same_tensors([(torch.tensor([0.0]), torch.tensor([-0.0]))])
 
 
 def test_which_objects_are_one_is_compared() -> None:

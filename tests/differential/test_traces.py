@@ -8,11 +8,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
 
 from bench_prep.differential.traces import Totals, operations, prove
 from bench_prep.differential.variants import Variant, attach_as_served, variants
 from bench_prep.errors import BenchPrepError, OutputsDiffer
 from bench_prep.fastpath import attach as attach_unheard
+from bench_prep.fastpath.gates import LENGTH_MISMATCH, SEVERAL_REQUESTS, SEVERAL_TOKENS
 
 pytestmark = pytest.mark.vllm
 SEED = 20241
@@ -23,9 +25,9 @@ def test_five_thousand_steps() -> None:
     totals = prove(variants(), 5000, SEED)
     assert totals.steps >= 5000
     assert totals.missing() == []
-    assert totals.dispatched > 2000
+    assert totals.dispatched > 1500
     assert totals.dispatched + sum(totals.fallbacks.values()) == totals.steps
-    assert len(totals.fallbacks) >= 5
+    assert {SEVERAL_REQUESTS, SEVERAL_TOKENS, LENGTH_MISMATCH} < {*totals.fallbacks}
 
 
 def test_the_same_seed_makes_the_same_trace() -> None:
@@ -100,7 +102,7 @@ def _equal_buffer_elsewhere(runner: Any, position: int) -> None:
 def test_a_planted_fault_is_found(fault: Callable[[Any, int], None]) -> None:
     variant = Variant("M-RoPE", (16, 32), mrope=True)
     with pytest.raises(
-        OutputsDiffer, match=r"M-RoPE, trace 0/0, step \d+, .*(expected .*found|moved)"
+        OutputsDiffer, match=r"M-RoPE, trace 0/\d, step \d+, .*(expected .*found|moved)"
     ):
         prove((variant,), 1500, 0, attach=lambda runner: Faulty(runner, fault))
 
@@ -128,6 +130,47 @@ def test_a_dummy_run_that_the_fast_path_does_not_hear_of_is_found() -> None:
         with pytest.raises(OutputsDiffer) if differs else nullcontext():
             twins.step()
         assert candidate.dispatched == before + 1
+
+
+def test_embeddings_that_a_row_keeps_are_copied_as_by_vllm() -> None:
+    """vLLM 0.26 forgets to take them away with their request. The copy is overwritten before the
+    model on the CPU platform, so it is looked at behind the preparation."""
+    twins, candidate = Variant("prompt embeddings", (16, 16), prompt_embeds=True).twins(seed=0)
+    rows: list[list[torch.Tensor]] = [[], []]
+
+    def recorded(prepare: Callable[..., Any], runner: Any, found: list[torch.Tensor]) -> Any:
+        def call(*arguments: Any) -> Any:
+            result = prepare(*arguments)
+            found.append(runner.inputs_embeds.cpu[0].clone())
+            return result
+
+        return call
+
+    for runner, found in zip(twins.runners, rows, strict=True):
+        runner._prepare_inputs = recorded(runner._prepare_inputs, runner, found)
+    twins.arrive(4)
+    for _ in range(3):
+        twins.step()
+    before = candidate.dispatched
+    for runner in twins.runners:
+        left = torch.arange(9)[:, None].repeat(1, runner.inputs_embeds_size)
+        runner.input_batch.req_prompt_embeds[0] = left.to(runner.dtype)
+    for _ in range(6):
+        twins.step()
+    assert candidate.dispatched == before + 6
+    assert [float(row[0]) for row in rows[0][3:6]] == [6, 7, 8]
+    assert all(map(torch.equal, *rows))
+
+
+def test_every_variant_begins_soon() -> None:
+    begun: list[tuple[str, int]] = []
+    prove(
+        (variants()[0], Variant("another", (32,))),
+        400,
+        0,
+        lambda totals, name: begun.append((name, totals.steps)),
+    )
+    assert min(steps for name, steps in begun if name == "another") < 200
 
 
 def test_what_a_proof_lacks_is_named() -> None:
