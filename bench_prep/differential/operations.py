@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from bench_prep.decode.model import VOCAB_SIZE
-from bench_prep.differential.requests import ASKED, Draw, Request, sampling_params
+from bench_prep.differential.requests import ASKED, PENALTIES, Draw, Request, sampling_params
 from bench_prep.differential.twins import PREFIX_HIT, Twins
 
 Kind = Literal["arrival", "departure", "change", "step"]
@@ -36,6 +36,8 @@ class Operation:
 
 def _arrive(twins: Twins, draw: Draw) -> None:
     asked = ASKED[draw(0, len(ASKED) - 1)]
+    if asked == PENALTIES and any(map(_unwritten, twins.live.values())) and _asynchronous(twins):
+        asked = "greedy"
     twins.add(_tokens(draw, _length(twins, draw)), asked=asked, params=sampling_params(asked, draw))
 
 
@@ -68,6 +70,8 @@ def _arrive_with_embeds(twins: Twins, draw: Draw) -> None:
     values = torch.tensor(_tokens(draw, length)) % 128 / 64
     embeds = values[:, None].repeat(1, runner.inputs_embeds_size).to(runner.dtype)
     every = draw(0, 3)  # 0: no token ids
+    if _asynchronous(twins) and any(r.asked == PENALTIES for r in twins.live.values()):
+        every = max(every, 1)
     mixed = [index % every == 0 for index in range(length)] if every else None
     prompt = _tokens(draw, length) if mixed else [0] * length
     twins.add(prompt, embeds=embeds, is_token=mixed, params=sampling_params("greedy", draw))
@@ -178,6 +182,20 @@ OPERATIONS: tuple[Operation, ...] = (
 def _chosen(twins: Twins, draw: Draw, condition: Callable[[Request], bool]) -> Request:
     found = [r for r in twins.live.values() if condition(r)]
     return found[draw(0, len(found) - 1)]
+
+
+def _asynchronous(twins: Twins) -> bool:
+    """Whether rows of token ids may keep placeholders (-1) of requests that have left them.
+
+    Penalties of any request in the batch read the ids of `_unwritten` prompts too, and a
+    placeholder among them ends vLLM's own path: on CUDA with the whole process.
+    """
+    return bool(twins.runners[0].use_async_scheduling)
+
+
+def _unwritten(request: Request) -> bool:
+    """Whether vLLM leaves the token ids of the prompt as they are: it has only embeddings."""
+    return request.embeds is not None and request.is_token is None
 
 
 def _cached(twins: Twins, request: Request) -> int:

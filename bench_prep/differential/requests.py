@@ -14,7 +14,7 @@ from bench_prep.decode.model import VOCAB_SIZE
 Draw = Callable[[int, int], int]
 
 STRUCTURED, SEED, STOP_TOKEN = "structured output", "seed", "stop token"
-PROMPT_LOGPROBS = "prompt logprobs"
+PROMPT_LOGPROBS, PENALTIES = "prompt logprobs", "penalties"
 #: What a request may ask for, by name: `SamplingParams` of it. Temperature 0 unless it says so.
 _ASKED: dict[str, Callable[[Draw], dict[str, Any]]] = {
     "greedy": lambda draw: {},
@@ -23,7 +23,7 @@ _ASKED: dict[str, Callable[[Draw], dict[str, Any]]] = {
         "temperature": 0.7, "top_k": draw(1, 50), "top_p": (0.9, 1.0)[min(draw(0, 9), 1)],
     },
     SEED: lambda draw: {"temperature": 1.0, "seed": draw(0, 2**31)},
-    "penalties": lambda draw: {
+    PENALTIES: lambda draw: {
         "frequency_penalty": 0.5, "presence_penalty": 0.3, "repetition_penalty": 1.2,
     },
     "logprobs": lambda draw: {"logprobs": draw(0, 3)},
