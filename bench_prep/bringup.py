@@ -22,7 +22,8 @@ def do_job(work: Callable[[dict[str, Any]], None]) -> NoReturn:
     job = read_job()
     try:
         work(job)
-        check_imported(job)  # what a step imports, too
+        if "package_dir" in job:  # else an engine's own processes imported vLLM, not this one
+            check_imported(job)  # what a step imports, too
         emit({"event": "done"})
     except BenchPrepError as error:
         _emit_error(error.exit_code, error.message, error.remedy)
