@@ -257,7 +257,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
     if not flat.numel():
-        return flat.view(torch.uint8)
+        return flat.new_empty(0, dtype=torch.uint8)  # its strides may fit no view
     wide = torch.int64 if flat.numel() * flat.element_size() % 8 == 0 else torch.uint8
     aligned = flat.data_ptr() % 8 == 0
     return flat.view(wide if aligned else torch.uint8)
