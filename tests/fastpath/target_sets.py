@@ -62,7 +62,9 @@ def runner_of(where: Targets, token: int, position: int) -> Any:
     tokens[0, position] = token
     return SimpleNamespace(
         input_batch=SimpleNamespace(
-            token_ids_cpu=tokens.numpy(), is_token_ids=torch.ones(1, MODEL_LENGTH).bool().numpy()
+            token_ids_cpu=tokens.numpy(),
+            is_token_ids=torch.ones(1, MODEL_LENGTH).bool().numpy(),
+            req_prompt_embeds={},
         ),
         input_ids=buffer(where.input_ids),
         query_start_loc=buffer(where.query_start_loc),
@@ -75,6 +77,7 @@ def runner_of(where: Targets, token: int, position: int) -> Any:
         num_scheduled_tokens=buffer(where.num_scheduled_tokens),
         enable_prompt_embeds=where.is_token_ids is not None,
         is_token_ids=buffer(where.is_token_ids),
+        inputs_embeds=SimpleNamespace(cpu=torch.zeros(1, 1)),
         uses_mrope=where.mrope_positions is not None,
         mrope_positions=buffer(where.mrope_positions),
     )
