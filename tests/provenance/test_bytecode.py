@@ -83,14 +83,14 @@ def test_other_packages_are_left_alone(site: Path) -> None:
 def test_a_file_that_was_put_right_after_it_was_compiled(site: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from bench_prep.bringup import _check_imported\n"
+        "from bench_prep.bringup import check_imported\n"
         "from bench_prep.provenance.hashes import file_sha256\n"
         f"utils, package = Path({str(UTILS)!r}), Path('vllm')\n"
         "right = utils.read_text()\n"
         "hashes = {path.as_posix(): file_sha256(path) for path in package.rglob('*.py')}\n"
         "utils.write_text('ONE = 2\\n')\n" + OURS + "\n"
         "utils.write_text(right)\n"
-        "_check_imported(package, hashes)\n"
+        "check_imported({'package_dir': package, 'hashes': hashes})\n"
     )
     with pytest.raises(subprocess.CalledProcessError) as error:
         seen(code, site)
