@@ -163,4 +163,4 @@ def test_an_older_schema_is_read_and_what_it_lacks_is_unknown(tmp_path, make_fra
 
 @pytest.mark.parametrize("path", OLDER, ids=lambda path: path.name)
 def test_the_committed_results_stay_readable(path: Path) -> None:
-    assert (load(path)["speedup"] > 1).all()
+    assert (load(path)["speedup"] > 0).all()

@@ -158,7 +158,7 @@ class TestAsWritten:
             input_batch=SimpleNamespace(block_table=SimpleNamespace(block_tables=[0, 0])),
             device="cpu",
         )
-        events.reserved(runner, 5)
+        events.reserved(runner, 5, 0.02)
         events.first_dispatch(4)
         events.closed_for_good(f"{CHECK_FAILED}: x")
         events.summary(counts(70, 100, checked=14, closed=f"{CHECK_FAILED}: x"))
