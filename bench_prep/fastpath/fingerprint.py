@@ -17,6 +17,7 @@ import re
 import sys
 import textwrap
 import types
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,11 @@ def short_hashes(texts: dict[str, str]) -> dict[str, str]:
     }
 
 
+def look_again() -> None:
+    """Read the sources anew: something may have been replaced since."""
+    _texts.cache_clear()
+
+
 @functools.cache
 def _texts(runner_class: type, platform: str) -> dict[str, str]:
     found = {name: getattr(runner_class, name, None) for name in RUNNER_METHODS}
@@ -180,12 +186,19 @@ def _strangers(value: Any) -> list[str]:
         return [name for item in own if isinstance(item, type) for name in _strangers(item)]
     if not isinstance(value, type):
         return []
-    members = {name: inspect.unwrap(_function(item)) for name, item in vars(value).items()}
     return [
         f"{value.__name__}.{name} by {item.__globals__['__name__']}"
-        for name, item in members.items()
-        if isinstance(item, types.FunctionType) and not _trusted(item)
+        for name, member in vars(value).items()
+        for item in _with_wrapped(_function(member))
+        if not _trusted(item)
     ]
+
+
+def _with_wrapped(value: Any) -> Iterator[types.FunctionType]:
+    """The function, and those that it wraps."""
+    while isinstance(value, types.FunctionType):
+        yield value
+        value = getattr(value, "__wrapped__", None)
 
 
 def _function(member: Any) -> Any:

@@ -31,7 +31,10 @@ def register() -> None:
     Safe to call several times. What it costs is an import hook: the worker's module is wrapped
     when vLLM imports it, and never imported from here.
     """
-    wrapt.register_post_import_hook(_wrap_workers, _WORKERS)
+    try:
+        wrapt.register_post_import_hook(_wrap_workers, _WORKERS)
+    except Exception as error:  # a damaged installation of wrapt
+        failed(error)
 
 
 def _wrap_workers(module: Any) -> None:
@@ -56,6 +59,7 @@ def _wrap_workers(module: Any) -> None:
 def attach_to_worker(worker: Any) -> None:
     """Give the worker's runner the fast path, where its service gate is open, and say so."""
     try:
+        _remove(worker.model_runner)
         if os.environ.get(SWITCH, "").strip().lower() in {"0", "false", "off", "no"}:
             off(SWITCH)
             return
@@ -65,14 +69,17 @@ def attach_to_worker(worker: Any) -> None:
 
 
 def _attach(runner: Any) -> None:
+    from bench_prep.fastpath.fingerprint import look_again
     from bench_prep.fastpath.gates import closed_service_gate
     from bench_prep.fastpath.preparer import FastPath
     from bench_prep.fastpath.selfcheck import SelfCheck
     from bench_prep.fastpath.summary import Summary
 
     start = time.perf_counter()
-    _remove(runner)
+    look_again()
     reason = closed_service_gate(runner)
+    if reason is None and "_prepare_inputs" in vars(runner):
+        reason = "replaced preparation: something else has taken its place on this runner"
     if reason is not None:
         closed(reason)
         return

@@ -41,6 +41,14 @@ class SelfCheck:
         path = self._path
         if path.closed is not None or (path.dispatched + 1) % self._every:
             return path(scheduler_output, num_scheduled_tokens)
+        try:
+            return self._checked(scheduler_output, num_scheduled_tokens)
+        except Exception as error:  # such as no memory for the copies
+            path.close(f"a self-check failed ({type(error).__name__}: {error})")
+            return path.own_path(scheduler_output, num_scheduled_tokens)
+
+    def _checked(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
+        path = self._path
         before = dict(self._copied(None))
         dispatched = path.dispatched
         result = path(scheduler_output, num_scheduled_tokens)

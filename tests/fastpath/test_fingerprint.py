@@ -103,6 +103,20 @@ def test_a_wrapper_made_by_a_trusted_decorator_is_seen(
 
 
 @pytest.mark.vllm
+@pytest.mark.parametrize("name", ["compute_slot_mapping", "commit_block_table"])
+def test_a_wrapper_around_a_method_of_a_class_is_seen(
+    fresh: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.worker.block_table import BlockTable
+
+    cls, platform = _runner_class()
+    own = getattr(BlockTable, name)
+    monkeypatch.setattr(BlockTable, name, functools.wraps(own)(lambda *args: own(*args)))
+    module.look_again()
+    assert known_source(cls, platform) is None
+
+
+@pytest.mark.vllm
 def test_a_method_replaced_in_a_class_is_seen(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.v1.worker.block_table import BlockTable
     from vllm.v1.worker.gpu_input_batch import InputBatch

@@ -171,3 +171,29 @@ def test_no_thread_no_fast_path(runner: Any, log: Any, monkeypatch: pytest.Monke
 def test_another_runner_is_not_supported_and_says_so(log: Any) -> None:
     plugin.attach_to_worker(SimpleNamespace())
     assert "fast path not used" in log.records[-1].getMessage()
+
+
+def test_a_preparation_that_something_else_put_there_is_left_alone(runner: Any, log: Any) -> None:
+    def other(*arguments: Any) -> Any:
+        return type(runner)._prepare_inputs(runner, *arguments)
+
+    runner._prepare_inputs = other
+    try:
+        attach(runner)
+        assert runner._prepare_inputs is other
+    finally:
+        del runner._prepare_inputs
+    assert "not used: replaced preparation" in log.records[-1].getMessage()
+
+
+def test_turned_off_later_it_goes(runner: Any, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach(runner)
+    monkeypatch.setenv("BENCH_PREP_FASTPATH", "0")
+    attach(runner)
+    assert untouched(runner)
+
+
+def test_a_damaged_wrapt_does_not_stop_vllm(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("wrapt.register_post_import_hook")
+    plugin.register()
+    assert "its set-up failed (AttributeError" in log.records[-1].getMessage()

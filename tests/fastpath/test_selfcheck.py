@@ -105,3 +105,20 @@ def test_an_exception_closes_the_fast_path_too(both: Any) -> None:
     steps(decoders, 60)
     assert path.closed == "RuntimeError: planted"
     assert path.dispatched == 4
+
+
+def test_a_check_that_fails_itself_closes_the_fast_path_too(
+    both: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench_prep.fastpath.selfcheck import SelfCheck
+
+    decoders, path, _ = both
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("no memory for the copies")
+
+    steps(decoders, 4)
+    monkeypatch.setattr(SelfCheck, "_put_back", no_memory)
+    steps(decoders, 20)
+    assert path.closed == "a self-check failed (MemoryError: no memory for the copies)"
+    assert path.dispatched == 6
