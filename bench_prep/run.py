@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -23,11 +22,10 @@ from bench_prep.errors import (
     EXIT_INTERRUPTED,
     UsageError,
 )
-from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.report.rows import rows
-from bench_prep.report.store import append, check_writable, steps_path, write_steps
+from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
 from bench_prep.source import Source, prove_source, prove_worktrees
@@ -86,7 +84,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         )
         # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
         try:
-            steps = _store(output, frame, run_id, progress.rounds)
+            steps = store(output, frame, run_id, progress.rounds)
         finally:
             console.print(result_view(frame))
     stages.passed("result", f"{output}; every step in {steps.name}")
@@ -113,15 +111,3 @@ def _not_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _store(output: Path, frame: Any, run_id: str, finished: list[Round]) -> Path:
-    """Write the steps and then the rows, or neither; where the steps are."""
-    steps = steps_path(output, run_id)
-    write_steps(steps, finished)
-    try:
-        append(output, frame)
-    except BaseException:
-        steps.unlink(missing_ok=True)
-        raise
-    return steps

@@ -178,7 +178,11 @@ def first_difference(expected: Any, found: Any) -> Difference | None:
 
     Tensors and arrays are compared as bytes, so that NaN equals NaN and -0.0 differs from 0.0.
     """
-    left, right = dict(leaves(expected)), dict(leaves(found))
+    return difference_between(dict(leaves(expected)), dict(leaves(found)))
+
+
+def difference_between(left: dict[str, Any], right: dict[str, Any]) -> Difference | None:
+    """The first difference of two states that are leaves by path; None when they are equal."""
     for path, a in left.items():
         b = right.get(path, ABSENT)
         difference = difference_at(path, a, b)

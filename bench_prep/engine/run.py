@@ -99,7 +99,7 @@ def run_engine(
     run_isolated(
         "bench_prep.engine.process",
         {"engine": _arguments(folder, device), "passes": passes, "plant": plant},
-        _environment(device, plugin),
+        engine_environment(device, plugin=plugin),
         on_event,
         log,
     )
@@ -156,7 +156,7 @@ def _arguments(folder: Path, device: str) -> dict[str, Any]:
     return common | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.8}
 
 
-def _environment(device: str, plugin: bool) -> dict[str, str]:
+def engine_environment(device: str, *, plugin: bool) -> dict[str, str]:
     """The variables of the engine's processes: the plugin is there, or it is not even loaded."""
     given = child_environment(device)
     others = [name for name in given["VLLM_PLUGINS"].split(",") if name not in ("", PLUGIN)]

@@ -29,15 +29,13 @@ class Stretches:
         self._warmup, self._iters = warmup, iters
         self._rounds: list[Round] = []
         self._blocks: list[Block] = []
-        self._host: list[int] = []
-        self._step: list[int] = []
-        self._skip = warmup
-        self._started = 0
         self._begin()
 
     def _begin(self) -> None:
         self._arm = ARMS[len(self._blocks)]
-        self._host, self._step, self._skip, self._started = [], [], self._warmup, 0
+        self._host: list[int] = []
+        self._step: list[int] = []
+        self._skip, self._started = self._warmup, 0
         if self._arm == "candidate":
             self._path.track()
         else:

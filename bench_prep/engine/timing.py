@@ -10,20 +10,19 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.engine.names import PLUGIN
-from bench_prep.engine.run import require_done
+from bench_prep.engine.run import engine_environment, require_done
 from bench_prep.engine.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE
 from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.report.rows import rows
-from bench_prep.report.store import append, check_writable, steps_path, write_steps
+from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import RunSettings
 from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages
-from bench_prep.target import child_environment, is_cpu, require_device
+from bench_prep.target import is_cpu, require_device
 
 #: What stands for the candidate in the results.
 CANDIDATE = "bench_prep.fastpath.plugin:register"
@@ -68,8 +67,7 @@ def time_engine(
                 "iters": stretch,
                 "rounds": round_count,
             },
-            child_environment(device)
-            | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": PLUGIN, "VLLM_LOGGING_LEVEL": "INFO"},
+            engine_environment(device, plugin=True),
             found.on_event,
             log,
         )
@@ -103,9 +101,7 @@ def time_engine(
         run_id=run_id,
         started=started,
     )
-    steps = steps_path(output, run_id)
-    write_steps(steps, found.rounds)
-    append(output, frame)
+    steps = store(output, frame, run_id, found.rounds)
     console.print(result_view(frame))
     stages.passed("result", f"{output}; every step in {steps.name}")
     host = frame[frame["clock"] == "host"].iloc[0]

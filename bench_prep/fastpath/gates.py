@@ -174,7 +174,7 @@ STEP_SECOND_LINE = {
     NO_SAMPLED_TOKEN: "no request then has an index in the previous step",
     SAMPLED_TOKEN_KIND: "vLLM's samplers leave int32 of shape [requests, 1] on the runner's "
     "device, of which the first is read; none is left on the CPU platform",
-    LENGTH_MISMATCH: "every step writes anew whatever the previous one left",
+    LENGTH_MISMATCH: "whatever another writer leaves is heard of, and then all is written anew",
     DRAFT_TOKENS: "there are none without speculative decoding, and with them several tokens",
     ENCODER_INPUT: "belongs to a prompt, and vLLM's preparation does not read it",
 }

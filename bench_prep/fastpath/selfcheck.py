@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench_prep.log_lines import CHECK_FAILED
-from bench_prep.snapshot import Difference, difference_at, leaves
+from bench_prep.snapshot import difference_between, leaves
 
 #: Attributes of a live runner that no preparation reads or writes, and that are large.
 NOT_PREPARED = {
@@ -58,7 +58,7 @@ class SelfCheck:
         self._put_back(before)
         path.mark_dirty()
         expected_result = path.own_path(scheduler_output, num_scheduled_tokens)
-        difference = _first(dict(self._copied(expected_result)), found)
+        difference = difference_between(dict(self._copied(expected_result)), found)
         path.checked += 1
         if difference is not None:
             path.close(f"{CHECK_FAILED}: {difference}")
@@ -68,9 +68,9 @@ class SelfCheck:
         return leaves((self._runner, result), without=NOT_PREPARED)
 
     def _copied(self, result: Any) -> Iterator[tuple[str, Any]]:
+        self._synchronize()
         for path, value in self._leaves(result):
             if isinstance(value, torch.Tensor):
-                self._synchronize()
                 yield path, value.clone()
             else:
                 yield path, value.copy() if isinstance(value, np.ndarray) else value
@@ -88,11 +88,3 @@ class SelfCheck:
         """Host buffers may still be on their way to the device, and its results to the host."""
         if self._runner.device.type != "cpu":
             torch.cuda.synchronize(self._runner.device)
-
-
-def _first(expected: dict[str, Any], found: dict[str, Any]) -> Difference | None:
-    for path, value in expected.items():
-        difference = difference_at(path, value, found.get(path))
-        if difference is not None:
-            return difference
-    return None

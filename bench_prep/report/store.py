@@ -231,3 +231,18 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
     text = pd.concat(frames).to_csv(index=False, lineterminator="\n")
     with _as_user_error(path):
         _replace(path.resolve(), gzip.compress(text.encode(), mtime=0))
+
+
+def store(path: Path, frame: pd.DataFrame, run_id: str, rounds: Sequence[Round]) -> Path:
+    """Write a run's steps and then its rows, or neither; where the steps are.
+
+    Raises as `write_steps` and `append` do.
+    """
+    steps = steps_path(path, run_id)
+    write_steps(steps, rounds)
+    try:
+        append(path, frame)
+    except BaseException:
+        steps.unlink(missing_ok=True)
+        raise
+    return steps

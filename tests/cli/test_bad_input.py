@@ -12,13 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench_prep.measure.records import ARMS, Block, Round
-from bench_prep.report.rows import rows
-from bench_prep.report.store import append
-from bench_prep.settings import RunSettings
 from bench_prep.target import has_device
 
 from .conftest import SHORT, Bench, interrupted
+from .results import write_run
 
 WORKTREE = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
@@ -34,21 +31,6 @@ def make_worktree(root: Path, **more: str) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
-
-
-def make_csv(path: Path) -> None:
-    """A result file with one run of earlier."""
-    blocks = [Block(arm, {"host": [3, 4, 5], "ready": [4, 5, 6]}) for arm in ARMS]
-    frame = rows(
-        RunSettings(iters=3),
-        [Round((blocks[0], blocks[1], blocks[2]))],
-        equal=True,
-        partial=False,
-        environment={},
-        run_id="earlier",
-        started="2025-01-01T00:00:00Z",
-    )
-    append(path, frame)
 
 
 @pytest.mark.usefixtures("same_files")
@@ -137,7 +119,7 @@ class TestOutputFile:
         if "schema" in request.node.name:
             path.write_text("a,b\n1,2\n")
         else:
-            make_csv(path)
+            write_run(path, "earlier")
             content = path.read_bytes()
             path.write_bytes(content[: len(content) - 40])
         return path
@@ -253,7 +235,7 @@ def test_a_disk_that_is_full_before(bench: Bench, small_disk: Path) -> None:
 @pytest.mark.vllm
 def test_a_disk_that_fills_during_the_run(bench: Bench, small_disk: Path, tmp_path: Path) -> None:
     """What was there stays as it was, and what was measured is shown."""
-    make_csv(small_disk / "a.csv")
+    write_run(small_disk / "a.csv", "earlier")
     before = (small_disk / "a.csv").read_bytes()
     candidate = tmp_path / "filling.py"
     candidate.write_text(

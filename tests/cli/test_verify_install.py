@@ -9,34 +9,17 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
-from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.recorded import read_recorded
-from bench_prep.report.rows import rows
-from bench_prep.report.store import append
-from bench_prep.settings import RunSettings
 
 from .conftest import Bench
+from .results import write_run
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-
-
-def write_run(path: Path, run_id: str, **proof: Any) -> None:
-    blocks = [Block(arm, {"host": [3, 4, 5], "ready": [4, 5, 6]}) for arm in ARMS]
-    frame = rows(
-        RunSettings(iters=3),
-        [Round((blocks[0], blocks[1], blocks[2]))],
-        equal=True,
-        partial=False,
-        environment=proof,
-        run_id=run_id,
-        started="2025-01-01T00:00:00Z",
-    )
-    append(path, frame)
 
 
 @pytest.fixture
