@@ -37,15 +37,23 @@ def patched(official: Path, folder: Path, patch: str) -> Path:
     return folder
 
 
+def arguments(
+    candidate: Path, official: tuple[Path, Path], rounds: int = 1, iters: int = 20
+) -> tuple[object, ...]:
+    """The candidate against the official worktree, into `out.csv`."""
+    tree, parts = official
+    return (
+        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
+        "--rounds", rounds, "--iters", iters, "--output", "out.csv",
+    )  # fmt: skip
+
+
 def test_a_faster_and_exact_change(
     bench: Bench, tmp_path: Path, official: tuple[Path, Path]
 ) -> None:
-    tree, parts = official
+    tree, _ = official
     candidate = patched(tree, tmp_path / "candidate", "faster_and_exact.patch")
-    done = bench(
-        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
-        "--rounds", "2", "--iters", "300", "--output", "out.csv",
-    )  # fmt: skip
+    done = bench(*arguments(candidate, official, rounds=2, iters=300))
     assert done.code in (0, 4), done.err
     assert "whole state identical after each of 53 steps" in done.out
     frame = pd.read_csv(tmp_path / "out.csv")
@@ -64,13 +72,10 @@ def test_a_faster_and_exact_change(
 def test_a_damaged_environment_is_not_what_is_timed(
     bench: Bench, tmp_path: Path, official: tuple[Path, Path], environment: dict[str, str]
 ) -> None:
-    tree, parts = official
+    tree, _ = official
     candidate = patched(tree, tmp_path / "candidate", "faster_and_exact.patch")
-    arguments = (
-        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
-        "--rounds", "1", "--iters", "20", "--output", "out.csv",
-    )  # fmt: skip
-    done = bench(*arguments)
+    compare = arguments(candidate, official)
+    done = bench(*compare)
     assert done.code in (0, 4), done.err
     frame = pd.read_csv(tmp_path / "out.csv")
     runner = Path("vllm", "v1", "worker", "gpu_model_runner.py")
@@ -81,7 +86,7 @@ def test_a_damaged_environment_is_not_what_is_timed(
     baseline.write_text(right.replace("def _prepare_inputs(", "def _gone("))
     missing = envs / frame["wheel_sha256"].iloc[-1][:32] / runner
     missing.unlink()
-    done = bench(*arguments)
+    done = bench(*compare)
     assert done.code in (0, 4), done.err
     said = [line.strip() for line in done.out.splitlines() if "made anew" in line]
     assert said == [
@@ -98,12 +103,9 @@ def test_a_damaged_environment_is_not_what_is_timed(
 def test_a_faster_and_wrong_change(
     bench: Bench, tmp_path: Path, official: tuple[Path, Path]
 ) -> None:
-    tree, parts = official
+    tree, _ = official
     candidate = patched(tree, tmp_path / "candidate", "faster_and_wrong.patch")
-    done = bench(
-        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
-        "--rounds", "1", "--iters", "20", "--output", "out.csv",
-    )  # fmt: skip
+    done = bench(*arguments(candidate, official))
     done.refused(
         3, "at position 24576", "block_tables[0].slot_mapping", "[0]: expected ", ", found "
     )
@@ -113,7 +115,7 @@ def test_a_faster_and_wrong_change(
 def test_a_host_mirror_that_is_cut_off_from_its_buffer(
     bench: Bench, tmp_path: Path, official: tuple[Path, Path]
 ) -> None:
-    tree, parts = official
+    tree, _ = official
     candidate = tmp_path / "candidate"
     shutil.copytree(tree, candidate)
     runner = candidate / "vllm" / "v1" / "worker" / "gpu_model_runner.py"
@@ -122,10 +124,7 @@ def test_a_host_mirror_that_is_cut_off_from_its_buffer(
     end = text.index("        return (\n", begin)
     cut = "        self.query_start_loc.np = self.query_start_loc.np.copy()\n"
     runner.write_text(text[:end] + cut + text[end:])
-    done = bench(
-        "run", "--worktree", candidate, "--against", tree, "--precompiled", parts,
-        "--rounds", "1", "--iters", "20", "--output", "out.csv",
-    )  # fmt: skip
+    done = bench(*arguments(candidate, official))
     done.refused(3, " position 24576: query_start_loc.np ", " in one worktree alone")
 
 
