@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from pathlib import Path
 
 from filelock import Timeout
@@ -34,7 +35,7 @@ _LOCKS = re.compile(r"(build|install|official|use)[.\d]*\.(lock|holder|tmp)")
 
 
 def show(console: Console) -> None:
-    """The place of the cache, and the size of each part in MB."""
+    """The place of the cache, the size of each part in MB, and each environment."""
     folder = cache_dir()
     console.print(f"cache    {folder}", highlight=False, soft_wrap=True, markup=False)
     table = Table()
@@ -55,6 +56,13 @@ def show(console: Console) -> None:
     total, count = (sum(numbers) for numbers in zip(*sizes.values(), strict=True))
     table.add_row("all", _mb(total), str(count), "")
     console.print(table)
+    environments = sorted(made("envs"), key=lambda place: place.stat().st_mtime)
+    for place in reversed(environments):
+        used = datetime.fromtimestamp(place.stat().st_mtime).isoformat(" ", "minutes")
+        console.print(
+            f"env      of the wheel {place.name}: {_mb(_size(place)[0])} MB, last used {used}",
+            highlight=False, soft_wrap=True, markup=False,
+        )  # fmt: skip
 
 
 def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:

@@ -78,6 +78,17 @@ def test_place_and_sizes(folder: Path, console: Console) -> None:
     }
 
 
+def test_each_environment_is_listed_the_last_used_first(folder: Path, console: Console) -> None:
+    older = folder / "envs" / ("f" * 32)
+    (older / "vllm").mkdir(parents=True)
+    (folder / "envs" / "not-ours").mkdir()
+    os.utime(older, (0, 0))
+    cache.show(console)
+    listed = [line for line in console.export_text().splitlines() if line.startswith("env ")]
+    assert [line.split(":")[0].split()[-1] for line in listed] == [KEY, "f" * 32]
+    assert "0.4 MB, last used " in listed[0]
+
+
 def test_clear_removes_all_but_locks(folder: Path, console: Console) -> None:
     cache.clear(console, yes=True, edited=())
     assert files(folder) == {"build.lock", "install.lock", "official.lock", "use.lock"}
