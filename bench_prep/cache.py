@@ -56,13 +56,20 @@ def show(console: Console) -> None:
     total, count = (sum(numbers) for numbers in zip(*sizes.values(), strict=True))
     table.add_row("all", _mb(total), str(count), "")
     console.print(table)
-    environments = sorted(made("envs"), key=lambda place: place.stat().st_mtime)
-    for place in reversed(environments):
-        used = datetime.fromtimestamp(place.stat().st_mtime).isoformat(" ", "minutes")
+    for used, place in sorted(_environments(), reverse=True):
+        when = datetime.fromtimestamp(used).isoformat(" ", "minutes")
         console.print(
-            f"env      of the wheel {place.name}: {_mb(_size(place)[0])} MB, last used {used}",
+            f"env      of the wheel {place.name}: {_mb(_size(place)[0])} MB, last used {when}",
             highlight=False, soft_wrap=True, markup=False,
         )  # fmt: skip
+
+
+def _environments() -> Iterator[tuple[float, Path]]:
+    """When each finished environment was last used; one may vanish meanwhile."""
+    for place in made("envs"):
+        if not place.name.startswith("making-"):
+            with suppress(FileNotFoundError):
+                yield place.stat().st_mtime, place
 
 
 def clear(console: Console, yes: bool, edited: Iterable[str]) -> None:

@@ -81,8 +81,10 @@ def test_place_and_sizes(folder: Path, console: Console) -> None:
 def test_each_environment_is_listed_the_last_used_first(folder: Path, console: Console) -> None:
     older = folder / "envs" / ("f" * 32)
     (older / "vllm").mkdir(parents=True)
-    (folder / "envs" / "not-ours").mkdir()
+    for name in ("not-ours", "making-x"):
+        (folder / "envs" / name).mkdir()
     os.utime(older, (0, 0))
+    console.quiet = False
     cache.show(console)
     listed = [line for line in console.export_text().splitlines() if line.startswith("env ")]
     assert [line.split(":")[0].split()[-1] for line in listed] == [KEY, "f" * 32]
