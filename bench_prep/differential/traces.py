@@ -11,8 +11,9 @@ from typing import Any
 from bench_prep.differential.operations import OPERATIONS, Kind, Operation
 from bench_prep.differential.requests import ASKED
 from bench_prep.differential.twins import HAPPENINGS, Twins
-from bench_prep.differential.variants import Attach, Variant, attach_as_served
+from bench_prep.differential.variants import Attach, Variant
 from bench_prep.errors import BenchPrepError, OutputsDiffer
+from bench_prep.fastpath import attach
 
 #: Steps after which a trace starts anew, with new runners.
 TRACE_STEPS = 2000
@@ -55,7 +56,7 @@ def prove(
     steps: int,
     seed: int,
     progress: Callable[[Totals, str], None] = lambda totals, name: None,
-    attach: Attach = attach_as_served,
+    attach: Attach = attach,
 ) -> Totals:
     """At least `steps` steps of twins, spread evenly over the variants.
 

@@ -8,23 +8,11 @@ from typing import Any
 
 from bench_prep.decode.runner import Hybrid, make_runners, splits_blocks
 from bench_prep.differential.twins import Twins
-from bench_prep.fastpath import FastPath, attach
-from bench_prep.fastpath.plugin import marking
+from bench_prep.fastpath import attach
 from bench_prep.settings import RunSettings
 
 #: Takes a runner and returns what takes the place of its `_prepare_inputs`.
 Attach = Callable[[Any], Any]
-
-
-def attach_as_served(runner: Any) -> FastPath:
-    """The fast path as the plugin attaches it: it hears of dummy runs.
-
-    Raises:
-        Missing: the fast path does not serve this runner.
-    """
-    path = attach(runner)
-    runner._dummy_run = marking(path, runner._dummy_run)
-    return path
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Variant:
             }
         )
 
-    def twins(self, seed: int, attach: Attach = attach_as_served) -> tuple[Twins, Any]:
+    def twins(self, seed: int, attach: Attach = attach) -> tuple[Twins, Any]:
         """New twins of vLLM's own path and a candidate, and the candidate.
 
         Raises:

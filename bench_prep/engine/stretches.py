@@ -116,7 +116,7 @@ class TimedWorker(ProbedWorker):
     def end_check(self) -> dict[str, Any]:
         """How many steps were compared, and the difference that closed the fast path, or None."""
         self.model_runner._prepare_inputs = self._path
-        return {"checked": self._path.checked, "closed": self._path.closed}
+        return {"checked": self._path.counters.checked, "closed": self._path.closed}
 
     def begin_stretches(self, warmup: int, iters: int) -> None:
         """From now on the two paths alternate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -34,31 +35,58 @@ class DeviceWriter:
     more than the rest of the preparation.
     """
 
-    __slots__ = ("_device", "_executable", "_graph", "_groups", "_launch", "_numbers", "_pinned")
+    __slots__ = (
+        "_compiled",
+        "_constants",
+        "_device",
+        "_executable",
+        "_graph",
+        "_groups",
+        "_launch",
+        "_numbers",
+        "_pinned",
+        "_targets",
+    )
 
     def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+        self._constants = constants(targets)
+        self._compiled = _compiling(self._constants)
         self._groups = group_table(targets)
         self._pinned = torch.zeros(3, dtype=torch.int64, pin_memory=True)
         self._numbers = memory(self._pinned.numpy())
-        values = constants(targets)
-        # Compiled from a signature instead of from arguments: nothing is assumed about their
-        # values. Capturing does not run the kernel, so the runner's buffers stay as they are.
-        compiled = triton.compile(ahead_of_time_source(values))
-        launch = compiled[(len(targets.groups), 1, 1)]
-        self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(targets.positions.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            launch(
-                *arguments(targets, self._pinned, self._groups),
-                *values.values(),
-                stream=stream.cuda_stream,
-            )
-        self._executable = self._graph.raw_cuda_graph_exec()
+        self._graph: Any = None
+        self._executable = 0
         self._launch = _driver_launch()
         self._device = targets.positions.get_device()
 
     def write_fixed(self) -> None:
-        """Nothing: the kernel writes all of it in every step."""
+        """Capture the launch, the first time; the kernel writes all in every step."""
+        if self._graph is None:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Capturing does not run the kernel, so the runner's buffers stay as they are.
+
+        What `torch.cuda.graph` does beyond it, collecting garbage and emptying the allocator's
+        cache, would delay the service's first step, and nothing is allocated here.
+        """
+        targets = self._targets
+        launch = self._compiled.result()[(len(targets.groups), 1, 1)]
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream(targets.positions.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                launch(
+                    *arguments(targets, self._pinned, self._groups),
+                    *self._constants.values(),
+                    stream=stream.cuda_stream,
+                )
+            finally:
+                graph.capture_end()
+        self._executable = graph.raw_cuda_graph_exec()
+        self._graph = graph
 
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         """Write the step that computes the token at `position`.
@@ -71,6 +99,21 @@ class DeviceWriter:
         numbers[MROPE_POSITION] = mrope_position
         if self._launch(self._executable, _current_stream(self._device)):
             raise RuntimeError("the driver refused the launch")
+
+
+def _compiling(values: dict[str, int | bool]) -> Future[Any]:
+    """The kernel, compiled beside vLLM's own start, which it would delay by half a second.
+
+    It is compiled from a signature instead of from arguments: nothing is assumed about their
+    values.
+    """
+    source = ahead_of_time_source(values)
+    # Another thread's current device need not be this one's.
+    target = triton.runtime.driver.active.get_current_target()
+    executor = ThreadPoolExecutor(1, "bench-prep-compile")
+    future = executor.submit(triton.compile, source, target=target)
+    executor.shutdown(wait=False)
+    return future
 
 
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", int)

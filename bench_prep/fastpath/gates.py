@@ -52,6 +52,15 @@ def _parallel_sizes_are_one(runner: Any) -> bool:
     )
 
 
+def _tables_are_vllms(runner: Any) -> bool:
+    from vllm.v1.worker import block_table
+
+    own = block_table.BlockTable
+    return own.__module__ == block_table.__name__ and all(
+        type(table) is own for table in runner.input_batch.block_table.block_tables
+    )
+
+
 UNKNOWN_SOURCE = "unknown runner source"
 SERVICE_GATE: tuple[Condition, ...] = (
     Condition(
@@ -64,6 +73,11 @@ SERVICE_GATE: tuple[Condition, ...] = (
         UNKNOWN_SOURCE,
         "a method that is replaced or relied on is not the proven one",
         lambda r: known_source(r.__class__, _platform(r)) is not None,
+    ),
+    Condition(
+        "another block table",
+        "only vLLM's own class is known, and which of its methods write",
+        _tables_are_vllms,
     ),
     Condition(
         "unlisted architecture",

@@ -87,7 +87,6 @@ def _attach(runner: Any) -> None:
     path = FastPath(runner)
     runner._bench_prep = path
     runner._prepare_inputs = SelfCheck(path, runner, selfcheck) if selfcheck else path
-    runner._dummy_run = marking(path, runner._dummy_run)
     try:
         Summary(path, seconds)
     except Exception:  # no thread can be started
@@ -101,20 +100,7 @@ def _remove(runner: Any) -> None:
     path = vars(runner).pop("_bench_prep", None)
     if path is not None:
         path.detach()
-        del runner._prepare_inputs, runner._dummy_run
-
-
-def marking(path: Any, dummy_run: Any) -> Any:
-    """A dummy run writes the input buffers and, behind the dirty marks, the block tables."""
-
-    @functools.wraps(dummy_run)
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return dummy_run(*args, **kwargs)
-        finally:
-            path.mark_dirty()
-
-    return marked
+        del runner._prepare_inputs
 
 
 def _number(name: str, default: int) -> int:

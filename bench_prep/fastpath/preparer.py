@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import torch
 from bench_prep.errors import Missing
 from bench_prep.fastpath import events
 from bench_prep.fastpath.block_tables import TrackedTable
+from bench_prep.fastpath.counters import Counters
 from bench_prep.fastpath.fingerprint import known_source
 from bench_prep.fastpath.gates import StepGate, closed_service_gate
 from bench_prep.fastpath.mirrors import Mirrors
@@ -35,22 +36,15 @@ class FastPath:
 
     Attributes:
         own_path: vLLM's own preparation.
-        dispatched: steps prepared by the fast path.
-        fallbacks: steps left to vLLM's own path, by the step gate's reason.
-        decode_fallbacks: those of them in which every request got one new token.
-        checked: dispatched steps that `SelfCheck` compared with vLLM's own path.
-        closed: why no step is dispatched any more, or None.
+        counters: which steps took which path.
     """
 
     def __init__(self, runner: Any) -> None:
         source = known_source(type(runner), runner.device.type)
         assert source is not None, "the service gate was not asked"
-        self.dispatched = 0
-        self.fallbacks: Counter[str] = Counter()
-        self.decode_fallbacks: Counter[str] = Counter()
-        self.checked = 0
-        self.closed: str | None = None
+        self.counters = Counters()
         self.own_path = runner._prepare_inputs
+        self._runner = runner
         self._batch = runner.input_batch
         self._gate = StepGate(runner)
         self._check: Callable[[Any], str | None] = self._gate.check
@@ -74,6 +68,8 @@ class FastPath:
         # Up to 0.26 the result has two parts; later the most tokens sampled by a request follow.
         self._result = (logits_indices, None, 1)[: source.returns]
         # Last, because it is the only thing that changes the runner.
+        self._tables: list[TrackedTable] = []
+        self._marked: Any = None
         self.track()
 
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
@@ -93,8 +89,9 @@ class FastPath:
                     self._write_fixed()
                 self._mirrors.write(position, mrope_position)
                 self._writer.write(position, mrope_position, gate.sampled)
-                self.dispatched += 1
-                if self.dispatched == 1:
+                counters = self.counters
+                counters.dispatched += 1
+                if counters.dispatched == 1:
                     events.first_dispatch(position)
                 return self._result
         except Exception as error:
@@ -102,9 +99,9 @@ class FastPath:
             self.close(f"{type(error).__name__}: {error}")
             reason = CLOSED
         self._fixed = False
-        self.fallbacks[reason] += 1
-        if self._all_decode(scheduler_output, num_scheduled_tokens):
-            self.decode_fallbacks[reason] += 1
+        self.counters.fall_back(
+            reason, decode=self._all_decode(scheduler_output, num_scheduled_tokens)
+        )
         return self.own_path(scheduler_output, num_scheduled_tokens)
 
     def _write_fixed(self) -> None:
@@ -123,22 +120,19 @@ class FastPath:
         )
 
     @property
-    def steps(self) -> int:
-        """Steps taken so far, on either path."""
-        return self.dispatched + sum(self.fallbacks.values())
+    def dispatched(self) -> int:
+        """Steps prepared by the fast path."""
+        return self.counters.dispatched
 
-    def counts(self) -> dict[str, Any]:
-        """The counters, as they go into the log."""
-        return {
-            "pid": os.getpid(),
-            "steps": self.steps,
-            "decode_steps": self.dispatched + sum(self.decode_fallbacks.values()),
-            "dispatched": self.dispatched,
-            "fallbacks": dict(self.fallbacks),
-            "decode_fallbacks": dict(self.decode_fallbacks),
-            "checked": self.checked,
-            "closed": self.closed,
-        }
+    @property
+    def fallbacks(self) -> Counter[str]:
+        """Steps left to vLLM's own path, by the step gate's reason."""
+        return self.counters.fallbacks
+
+    @property
+    def closed(self) -> str | None:
+        """Why no step is dispatched any more, or None."""
+        return self.counters.closed
 
     def mark_dirty(self) -> None:
         """Something else wrote the runner's buffers: the next step writes all of them anew."""
@@ -148,18 +142,39 @@ class FastPath:
 
     def close(self, reason: str) -> None:
         """Dispatch no step any more: vLLM's own path goes on, its block tables untracked."""
-        self.closed = reason
+        self.counters.closed = reason
         self._check = lambda _: CLOSED
         self.detach()
         events.closed_for_good(reason)
 
     def track(self) -> None:
-        """Track the runner's block tables, as after `detach`; the next step commits all."""
+        """Hear of what else writes the runner's buffers; the next step writes all of them.
+
+        Block tables are tracked, and a dummy run writes the input buffers and, behind the tables'
+        marks, the block tables.
+        """
+        self.detach()
         self._fixed = False
         self._tables = [TrackedTable(t) for t in self._batch.block_table.block_tables]
+        dummy_run = self._runner._dummy_run
+
+        @functools.wraps(dummy_run)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return dummy_run(*args, **kwargs)
+            finally:
+                self.mark_dirty()
+
+        self._runner._dummy_run = self._marked = marked
 
     def detach(self) -> None:
-        """Give the runner's block tables their own methods back."""
+        """Give the runner and its block tables their own methods back."""
+        own = vars(self._runner)
+        if self._marked is not None and own.get("_dummy_run") is self._marked:
+            before = self._marked.__wrapped__
+            del own["_dummy_run"]
+            if self._runner._dummy_run != before:  # it was not the class's
+                self._runner._dummy_run = before
         for table in self._tables:
             table.detach()
 

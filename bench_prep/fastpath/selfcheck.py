@@ -59,7 +59,7 @@ class SelfCheck:
         path.mark_dirty()
         expected_result = path.own_path(scheduler_output, num_scheduled_tokens)
         difference = difference_between(dict(self._copied(expected_result)), found)
-        path.checked += 1
+        path.counters.checked += 1
         if difference is not None:
             path.close(f"{CHECK_FAILED}: {difference}")
         return expected_result

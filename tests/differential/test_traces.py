@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from bench_prep.differential.traces import Totals, operations, prove
-from bench_prep.differential.variants import Variant, attach_as_served, variants
+from bench_prep.differential.variants import Variant, variants
 from bench_prep.errors import BenchPrepError, OutputsDiffer
-from bench_prep.fastpath import attach as attach_unheard
+from bench_prep.fastpath import attach
 from bench_prep.fastpath.gates import LENGTH_MISMATCH, SEVERAL_REQUESTS, SEVERAL_TOKENS
 
 pytestmark = pytest.mark.vllm
@@ -45,7 +45,7 @@ class Faulty:
     """The fast path with a fault in each step that it dispatches."""
 
     def __init__(self, runner: Any, fault: Callable[[Any, int], None]) -> None:
-        self._runner, self._fault, self._own = runner, fault, attach_as_served(runner)
+        self._runner, self._fault, self._own = runner, fault, attach(runner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -109,7 +109,7 @@ def test_a_planted_fault_is_found(fault: Callable[[Any, int], None]) -> None:
 
 def test_a_fast_path_that_gives_up_is_no_proof() -> None:
     def gives_up(runner: Any) -> Any:
-        candidate = attach_as_served(runner)
+        candidate = attach(runner)
         candidate.close("planted")
         return candidate
 
@@ -119,9 +119,15 @@ def test_a_fast_path_that_gives_up_is_no_proof() -> None:
 
 def test_a_dummy_run_that_the_fast_path_does_not_hear_of_is_found() -> None:
     """The lengths that it leaves may be those of the next step, so that no step gate closes."""
+
+    def unheard(runner: Any) -> Any:
+        candidate = attach(runner)
+        del runner._dummy_run
+        return candidate
+
     position = 17
-    for attach, differs in ((attach_unheard, True), (attach_as_served, False)):
-        twins, candidate = variants()[0].twins(0, attach)
+    for attached, differs in ((unheard, True), (attach, False)):
+        twins, candidate = variants()[0].twins(0, attached)
         twins.arrive(position - 2)
         for _ in range(3):
             twins.step()

@@ -26,6 +26,7 @@ MROPE = SETTINGS.model_copy(update={"mrope": True})
 #: How each first line is shown; a test below has this name.
 FIRST_LINE = {
     "unknown runner source": "test_an_edited_preparation",
+    "another block table": "test_a_block_table_of_another_class",
     "parallelism": "test_decode_context_parallel",
     "speculative decoding": "test_speculative_decoding",
     "LoRA": "test_lora",
@@ -96,6 +97,26 @@ def test_an_edited_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(preparer, "known_source", lambda _, kind: known_source(own, kind))
 
     assert differs_without("unknown runner source", monkeypatch, each=edit) is not None
+
+
+def test_a_block_table_of_another_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may do more in a commit than copy, so that none can be left out."""
+    from vllm.v1.worker.block_table import BlockTable
+
+    class Counting(BlockTable):
+        commits = 0
+
+        def commit_block_table(self, num_reqs: int) -> None:
+            self.commits += 1
+            super().commit_block_table(num_reqs)
+
+    def replace(runner: Any) -> None:
+        for table in runner.input_batch.block_table.block_tables:
+            table.__class__ = Counting
+
+    found = differs_without("another block table", monkeypatch, each=replace)
+    assert found is not None
+    assert "commits" in found
 
 
 class NgramProposer:

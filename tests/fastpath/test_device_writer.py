@@ -37,6 +37,7 @@ def test_replays_write_each_step_s_numbers(
     host = targets(1, 128, 4096, [16, 32, None, 1024], mrope, embeds)
     device = replace(host, **{f.name: on("cuda", getattr(host, f.name)) for f in fields(host)})
     writer = DeviceWriter(device)
+    writer.write_fixed()
     torch.cuda.synchronize()
 
     def compare(when: str) -> None:
@@ -56,6 +57,7 @@ def test_replays_write_each_step_s_numbers(
         # Tokens at addresses that are aligned and not aligned to 16 bytes.
         sampled = pool[step : step + 1, step % 3 : step % 3 + 1]
         token = int(sampled)
+        writer.write_fixed()
         writer.write(position, position - 7, sampled)
         mirrors = Mirrors(runner_of(host, token, position))
         mirrors.write_fixed(0)
@@ -72,6 +74,7 @@ def test_it_replays_on_the_current_stream() -> None:
     host = targets(2, 8, 64, [16], False, False)
     device = replace(host, **{f.name: on("cuda", getattr(host, f.name)) for f in fields(host)})
     writer = DeviceWriter(device)
+    writer.write_fixed()
     sampled = torch.tensor([[5]], dtype=torch.int32, device="cuda")
     torch.cuda.synchronize()
     side = torch.cuda.Stream()

@@ -65,6 +65,7 @@ def test_the_service_gate_is_open_for_this_runner(runner: Any) -> None:
         ("LoRA", "lora_config", SimpleNamespace()),
         ("XD-RoPE", "uses_xdrope_dim", 4),
         ("encoder-decoder", "model_config.is_encoder_decoder", True),
+        ("another block table", "input_batch.block_table.block_tables", [object()]),
         ("no KV groups", "input_batch.block_table.block_tables", []),
         ("Mamba state of speculative decoding", "mamba_prev_last_scheduled_idx", object()),
     ],

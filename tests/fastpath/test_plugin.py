@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -36,6 +37,8 @@ def runner(made: Any) -> Any:
         path.detach()
     vars(made).clear()
     vars(made).update(before)
+    del path
+    gc.collect()  # its last summary belongs to no other test
 
 
 @pytest.fixture

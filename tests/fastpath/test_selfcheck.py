@@ -67,7 +67,7 @@ def test_every_third_dispatched_step_is_checked(both: Any) -> None:
     steps(decoders, 90)
     assert path.closed is None
     assert path.dispatched == 90
-    assert path.checked == 30
+    assert path.counters.checked == 30
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_difference_closes_the_fast_path_and_the_service_goes_on(
     path._writer = Planted(path._writer, lambda: plant(runner), at=105)  # the sixth step
     steps(decoders, 90)  # the state stays that of the twin: vLLM's own result is kept
     assert path.dispatched == 6
-    assert path.checked == 2
+    assert path.counters.checked == 2
     assert path.closed is not None and buffer in path.closed, path.closed
     assert path.fallbacks["closed for this process"] == 84
     (error,) = {r.getMessage() for r in caplog.records if r.levelno == logging.ERROR}

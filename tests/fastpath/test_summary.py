@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from bench_prep.fastpath import summary as summaries
+from bench_prep.fastpath.counters import Counters
 from bench_prep.fastpath.summary import Summary
 
 
-class Counters:
+class Path:
     """The counters of a `FastPath`."""
 
-    steps = 0
-
-    def counts(self) -> dict[str, Any]:
-        return {"steps": self.steps}
+    def __init__(self) -> None:
+        self.counters = Counters()
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
-def take_steps(path: Counters, seconds: float) -> None:
+def take_steps(path: Path, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        path.steps += 1
+        path.counters.dispatched += 1
         time.sleep(0.001)
 
 
@@ -47,35 +47,49 @@ def wait_for(reached: Callable[[], bool]) -> None:
 
 
 def test_a_pause_brings_every_step_into_the_log_once(written: list[int]) -> None:
-    path = Counters()
+    path = Path()
     Summary(path, 60)
     time.sleep(0.2)
     assert written == []
     for _ in range(2):
-        path.steps += 1
-        wait_for(lambda: bool(written) and written[-1] == path.steps)
+        path.counters.dispatched += 1
+        wait_for(lambda: bool(written) and written[-1] == path.counters.dispatched)
     time.sleep(0.2)
     assert written == [1, 2]
 
 
 def test_without_a_pause_the_interval_brings_one(written: list[int]) -> None:
-    path = Counters()
+    path = Path()
     Summary(path, 1)
     take_steps(path, 2.5)
-    last = path.steps
+    last = path.counters.dispatched
     wait_for(lambda: written[-1] == last)
     assert len(written) >= 2
 
 
 def test_nothing_is_written_before_the_end_when_turned_off(written: list[int]) -> None:
-    path = Counters()
+    path = Path()
     summary = Summary(path, 0)
-    path.steps = 5
+    path.counters.dispatched = 5
     time.sleep(0.2)
     assert written == []
     summary.write()
     summary.write()
     assert written == [5]
+
+
+def test_an_engine_that_is_dropped_leaves_its_last_summary_and_no_memory(
+    written: list[int],
+) -> None:
+    path = Path()
+    gone = weakref.ref(path)
+    before = threading.active_count()
+    Summary(path, 60)
+    path.counters.dispatched = 5
+    del path
+    assert gone() is None
+    assert written == [5]
+    wait_for(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -95,7 +109,7 @@ if __name__ == "__main__":
 
 def child() -> None:
     """A worker that takes five steps."""
-    path = Counters()
+    path = Path()
     summaries.summary = lambda counts: print(counts["steps"], flush=True)  # type: ignore[assignment]
     Summary(path, 60)
-    path.steps = 5
+    path.counters.dispatched = 5
