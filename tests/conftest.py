@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 
@@ -20,3 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
         if "gpu" in item.keywords and not has_device():
             item.add_marker(pytest.mark.skip(reason="no CUDA or ROCm device"))
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # by a timed block; libraries complain about objects that outlive the interpreter

@@ -1,6 +1,7 @@
 """One timed block: host, ready and device time of every step of one arm.
 
-A step has three parts, of which only `call` is timed. Nothing here knows what a step does.
+A step has three parts, of which only `call` is timed. Nothing here knows what a step does. What
+the clock itself adds to each time is measured the same way, with steps that do nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, Protocol
 
+from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.records import Clock
 
 
@@ -43,11 +45,21 @@ class Device(Protocol):
     def event(self) -> Any:
         """A new timing event with `record()` and `elapsed_time(later)` in milliseconds."""
 
+    def allocations(self) -> int:
+        """How often memory was taken from the driver or given back to it so far."""
+
 
 def time_block(
-    steps: Steps, *, warmup: int, iters: int, device: Device | None
+    steps: Steps,
+    *,
+    warmup: int,
+    iters: int,
+    device: Device | None,
+    disturbances: Disturbances | None = None,
 ) -> dict[Clock, list[int]]:
     """Time `iters` steps after `warmup` untimed ones; nanoseconds per clock and step.
+
+    What disturbs the timed steps is added to `disturbances`.
 
     Host and ready time come from one pass: the device is idle when a step's call begins, host
     time ends when the call returns, ready time when the device has finished. Device time comes
@@ -56,26 +68,48 @@ def time_block(
     that itself waits for the device lets it run idle, which is then part of its device time.
     Without a device, ready time is host time and there is no device time.
     """
+    if disturbances is None:
+        disturbances = Disturbances()
     with _quiet_interpreter():
-        samples = _host_and_ready(steps, warmup, iters, device)
+        samples = _host_and_ready(steps, warmup, iters, device, disturbances)
         if device is not None:
             hold = 2 * int(median(samples["host"])) + 100_000
-            samples["device"] = _device(steps, warmup, iters, device, hold)
+            samples["device"] = _device(steps, warmup, iters, device, hold, disturbances)
     return samples
 
 
-def _nothing() -> None:
-    pass
+def clock_cost(device: Device | None) -> dict[Clock, int]:
+    """What each clock shows for a step that does nothing, in nanoseconds.
+
+    It is in every time of every arm: two readings of the counter and an empty call; for ready time
+    a synchronization of the idle device too; for device time two events.
+    """
+    samples = time_block(_Nothing(), warmup=200, iters=1000, device=device)
+    return {clock: round(median(values)) for clock, values in samples.items()}
+
+
+class _Nothing:
+    """Steps that do nothing."""
+
+    def restart(self) -> None: ...
+
+    def before(self) -> None: ...
+
+    def call(self) -> None: ...
+
+    def after(self) -> None: ...
+
+
+def _nothing() -> None: ...
 
 
 def _host_and_ready(
-    steps: Steps, warmup: int, iters: int, device: Device | None
+    steps: Steps, warmup: int, iters: int, device: Device | None, disturbances: Disturbances
 ) -> dict[Clock, list[int]]:
     synchronize: Callable[[], None] = _nothing if device is None else device.synchronize
     now = time.perf_counter_ns
-    host, ready = [0] * iters, [0] * iters
-    steps.restart()
-    for index in range(-warmup, iters):
+
+    def step() -> tuple[int, int]:
         steps.before()
         synchronize()
         start = now()
@@ -84,17 +118,29 @@ def _host_and_ready(
         synchronize()
         finished = now()
         steps.after()
-        if index >= 0:
-            host[index] = returned - start
-            ready[index] = finished - start
+        return returned - start, finished - start
+
+    host, ready = [0] * iters, [0] * iters
+    steps.restart()
+    for _ in range(warmup):
+        step()
+    with disturbances.counted(device):
+        for index in range(iters):
+            host[index], ready[index] = step()
     return {"host": host, "ready": host if device is None else ready}
 
 
-def _device(steps: Steps, warmup: int, iters: int, device: Device, hold: int) -> list[int]:
-    times = [0] * iters
+def _device(
+    steps: Steps,
+    warmup: int,
+    iters: int,
+    device: Device,
+    hold: int,
+    disturbances: Disturbances,
+) -> list[int]:
     first, last = device.event(), device.event()
-    steps.restart()
-    for index in range(-warmup, iters):
+
+    def step() -> int:
         steps.before()
         device.synchronize()
         device.hold(hold)
@@ -103,8 +149,16 @@ def _device(steps: Steps, warmup: int, iters: int, device: Device, hold: int) ->
         last.record()
         device.synchronize()
         steps.after()
-        if index >= 0:
-            times[index] = round(first.elapsed_time(last) * 1e6)
+        nanoseconds: int = round(first.elapsed_time(last) * 1e6)
+        return nanoseconds
+
+    times = [0] * iters
+    steps.restart()
+    for _ in range(warmup):
+        step()
+    with disturbances.counted(device):
+        for index in range(iters):
+            times[index] = step()
     return times
 
 
@@ -112,6 +166,7 @@ def _device(steps: Steps, warmup: int, iters: int, device: Device, hold: int) ->
 def _quiet_interpreter() -> Iterator[None]:
     """Keep the garbage collector out of the timed steps."""
     gc.collect()
+    gc.freeze()  # what is alive now is not looked at again before the next block: 0.2 s with vLLM
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -119,6 +174,18 @@ def _quiet_interpreter() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+#: Counters of torch's allocators that grow when they call the driver, and only then.
+_DEVICE_ALLOCATIONS = (
+    "segment.all.allocated",
+    "segment.all.freed",
+    "num_device_alloc",
+    "num_device_free",
+    "num_alloc_retries",
+    "num_ooms",
+)
+_PINNED_ALLOCATIONS = ("num_host_alloc", "num_host_free")
 
 
 class CudaDevice:
@@ -139,6 +206,16 @@ class CudaDevice:
 
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
+
+    def allocations(self) -> int:
+        device = self._cuda.memory_stats(self._index)
+        # Later versions of torch count them for pinned memory, too.
+        pinned: dict[str, int] = getattr(self._cuda, "host_memory_stats", dict)()
+        return sum(
+            stats.get(name, 0)
+            for stats, names in ((device, _DEVICE_ALLOCATIONS), (pinned, _PINNED_ALLOCATIONS))
+            for name in names
+        )
 
     def _calibrate(self) -> float:
         """Cycles that the device's sleep takes per nanosecond, at its working clock."""

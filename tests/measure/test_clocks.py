@@ -70,6 +70,7 @@ class FakeDevice:
         self.behind_ns = behind_ns
         self.held: list[int] = []
         self.names = iter("ABCDEF")
+        self.allocated = 0
 
     def synchronize(self) -> None:
         if self.now is not None and self.log[-1] == "call":
@@ -82,6 +83,9 @@ class FakeDevice:
 
     def event(self) -> FakeEvent:
         return FakeEvent(self.log, next(self.names))
+
+    def allocations(self) -> int:
+        return self.allocated
 
 
 @pytest.fixture
@@ -113,9 +117,8 @@ def test_order_with_a_device() -> None:
     first = ["before", "synchronize", "call", "synchronize", "after"]
     # The device is held before the first event, so that nothing it measures waits for the host.
     second = ["before", "synchronize", "hold", "record A", "call", "record B", "synchronize",
-              "after"]  # fmt: skip
-    timed = [*second, "elapsed A B"]
-    assert log == ["restart", *first * 3, "restart", *second, *timed * 2]
+              "after", "elapsed A B"]  # fmt: skip
+    assert log == ["restart", *first * 3, "restart", *second * 3]
 
 
 def test_warmup_is_not_recorded(fake_time: FakeTime) -> None:
@@ -158,6 +161,50 @@ def test_only_the_call_is_timed(monkeypatch: pytest.MonkeyPatch, fake_time: Fake
 
     samples = time_block(Slow([], fake_time, takes_ns=5), warmup=0, iters=2, device=None)
     assert samples["host"] == [5, 10]
+
+
+def test_a_busy_call_is_in_host_time_and_without_a_device_in_ready_time_alike() -> None:
+    class Busy(FakeSteps):
+        def call(self) -> None:
+            spin(2_000_000)
+
+    samples = time_block(Busy([]), warmup=0, iters=5, device=None)
+    assert min(samples["host"]) >= 2_000_000
+    assert samples["ready"] == samples["host"]
+
+
+def test_what_is_done_around_the_call_is_in_no_time() -> None:
+    class BusyAround(FakeSteps):
+        def before(self) -> None:
+            spin(20_000_000)
+
+        after = before
+
+    samples = time_block(BusyAround([]), warmup=0, iters=5, device=None)
+    assert min(samples["host"]) < 20_000_000
+
+
+def spin(nanoseconds: int) -> None:
+    """Keep this thread busy."""
+    end = time.perf_counter_ns() + nanoseconds
+    while time.perf_counter_ns() < end:
+        pass
+
+
+def test_the_clocks_cost_is_that_of_steps_which_do_nothing() -> None:
+    cost = clocks.clock_cost(None)
+    assert cost["host"] == cost["ready"] > 0
+    assert cost["host"] < 20_000  # readings of a counter, and no work
+
+
+def test_the_clocks_cost_has_every_clock_of_the_device(fake_time: FakeTime) -> None:
+    log: list[Any] = ["call"]
+
+    class Idle(FakeDevice):
+        def synchronize(self) -> None:
+            fake_time.ns += 4_000
+
+    assert clocks.clock_cost(Idle(log)) == {"host": 0, "ready": 4_000, "device": 2_500}
 
 
 def test_real_time_is_in_nanoseconds() -> None:
