@@ -16,7 +16,8 @@ from typing import Any
 
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
-from bench_prep.measure.records import ARMS, Arm, Block, Round
+from bench_prep.measure.plan import Samples, Timing
+from bench_prep.measure.records import Arm
 from bench_prep.provenance.launch import Child, launched, temporary_folder
 from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
@@ -160,27 +161,27 @@ class _Comparison:
                 self._compare(*self._ask_both("step"), f"at position {position}")
                 steps += 1
                 boundaries += sum(position % size == 0 for size in settings.block_sizes)
-        self._compare(*self._ask_both("restart", stretch=None), "before the timed blocks")
+        self._compare(*self._ask_both("restart", stretch=None), "before the timing")
         self._on_event({"event": "equal", "steps": steps, "boundaries": boundaries})
 
     def _time(self) -> None:
-        end: dict[str, Any] = {}
-        for _ in range(self._settings.rounds):
-            blocks = []
-            for arm in ARMS:
-                block = self._block(arm)
-                blocks.append(Block(arm, block["samples"]))
-                if arm == "candidate":
-                    self._compare(end, block, "after the timed block candidate")
-                elif arm == "baseline_after":
-                    self._compare(block, end, "after the timed block baseline_after")
-                end = block
-                self._on_event({"event": "block", "arm": arm})
-            one = Round((blocks[0], blocks[1], blocks[2]))
-            self._on_event({"event": "round", "round": one.to_json(), "dispatched_pct": None})
+        def take(arm: Arm, warmup: int, iters: int) -> Samples:
+            process = self._candidate if arm == "candidate" else self._baseline
+            samples: Samples = process.ask("slice", warmup=warmup, iters=iters)["samples"]
+            return samples
 
-    def _block(self, arm: Arm) -> dict[str, Any]:
-        return (self._candidate if arm == "candidate" else self._baseline).ask("block")
+        timing = Timing(take, self._settings.method)
+        for number, one in enumerate(timing.rounds(), start=1):
+            self._compare(*self._ask_both("digests"), f"after round {number}")
+            self._on_event(
+                {
+                    "event": "round",
+                    "round": one.to_json(),
+                    "dispatched_pct": None,
+                    "slices": timing.slices,
+                }
+            )
+        self._on_event({"event": "stopped", "by": timing.stopped_by})
 
     def _compare(self, expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
         left, right = expected["digests"], found["digests"]

@@ -7,7 +7,7 @@ Its commands and what it answers, one event each:
     restart STRETCH             `digests`: the request is put before the first step of a stretch
     save FILE                   `ready`: everything that can be compared, for the other arm
     step                        `digests` of one step, where the forward pass would read them
-    block                       `block`: the samples of one timed block, then `digests` of its end
+    slice WARMUP ITERS          `slice`: the samples of one timed slice
     locate PATH FILE            `difference` to a file saved by the other arm
     check                       `checked`: what was imported meanwhile was verified, too
 """
@@ -136,19 +136,14 @@ class _Arm:
             self._decoder.after()
             self._unbooked = False
 
-    def _block(self) -> dict[str, Any]:
+    def _slice(self, warmup: int, iters: int) -> dict[str, Any]:
         from bench_prep.measure.clocks import time_block
 
         self._book()
-        samples = time_block(
-            self._decoder,
-            warmup=self._settings.warmup,
-            iters=self._settings.iters,
-            device=self._device,
-        )
+        samples = time_block(self._decoder, warmup=warmup, iters=iters, device=self._device)
         self._result = None
-        self._places = {}  # the blocks start the request anew
-        return self._digests() | {"event": "block", "samples": samples}
+        self._places = {}  # the slices start the request anew
+        return {"event": "slice", "samples": samples}
 
     def _check(self) -> dict[str, Any]:
         check_imported(self._job)

@@ -66,6 +66,17 @@ DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
     typer.Option(help="Device of the runner; cuda is also ROCm/DTK. Default: auto."),
 ]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(help="Differences up to this many per cent of the baseline are none. Default: 1."),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Most seconds of timing; it ends earlier once the change is known to half the "
+        "margin. Default: 60."
+    ),
+]
 OutputOption = Annotated[
     Path, typer.Option(help="CSV file that the result is appended to, one row per clock.")
 ]
@@ -129,14 +140,17 @@ def run(
         int | None, typer.Option(help="Untimed steps before each block. Default: 100.")
     ] = None,
     iters: Annotated[
-        int | None, typer.Option(help="Timed steps of each block. Default: 2000.")
+        int | None, typer.Option(help="Timed steps of each block, at most. Default: 2000.")
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Rounds of baseline / candidate / baseline; 6 give an interval. Default: 7."
+            help="Fixed number of baseline / candidate / baseline rounds, without a budget; "
+            "a verdict needs 10."
         ),
     ] = None,
+    margin: MarginOption = None,
+    budget: BudgetOption = None,
     device: DeviceOption = None,
     preset: Annotated[
         str | None, typer.Option(help="Preset in configs/, or a TOML file; flags override it.")
@@ -162,7 +176,8 @@ def run(
 
     names = (
         "position", "max_model_len", "max_num_reqs", "max_num_tokens", "block_sizes", "mrope",
-        "prompt_embeds", "warmup", "iters", "rounds", "device", "candidate", "tpot_ms",
+        "prompt_embeds", "warmup", "iters", "rounds", "margin", "budget", "device", "candidate",
+        "tpot_ms",
     )  # fmt: skip
     given = locals()
     flags: dict[str, Any] = {name: given[name] for name in names}

@@ -81,6 +81,8 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             environment=progress.environment,
             run_id=run_id,
             started=started,
+            stopped_by="interrupted" if interrupted else progress.stopped_by,
+            slices=progress.slices,
         )
         # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
         try:

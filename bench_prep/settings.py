@@ -9,12 +9,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench_prep.errors import UsageError
+from bench_prep.measure.method import Method
 
 OUR_CANDIDATE = "bench_prep.fastpath:attach"
 
 
 class RunSettings(BaseModel):
     """What a run times. Positions and lengths are in tokens; iterations are decode steps.
+
+    `margin` is in percent of the baseline's time, `budget` in seconds (`measure.method`).
 
     The defaults are the published setting (`configs/reference.toml`).
     """
@@ -30,7 +33,9 @@ class RunSettings(BaseModel):
     prompt_embeds: bool = False
     warmup: int = Field(100, ge=0, le=1_000_000)
     iters: int = Field(2000, ge=1, le=1_000_000)
-    rounds: int = Field(7, ge=1, le=10_000)
+    margin: float = Field(1.0, gt=0, lt=100)
+    budget: float = Field(60.0, gt=0, allow_inf_nan=False)
+    rounds: int | None = Field(None, ge=1, le=10_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     candidate: str = OUR_CANDIDATE
     tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -62,6 +67,17 @@ class RunSettings(BaseModel):
         if not all(self.candidate.rpartition(":")):
             raise ValueError(f"candidate '{self.candidate}' is not of the form module:attribute")
         return self
+
+    @property
+    def method(self) -> Method:
+        """How the two arms are compared."""
+        return Method(
+            warmup=self.warmup,
+            iters=self.iters,
+            margin=self.margin / 100,
+            budget_s=self.budget,
+            rounds=self.rounds,
+        )
 
     @property
     def candidate_file(self) -> Path | None:

@@ -10,9 +10,12 @@ from typing import Any
 
 from bench_prep.against import compare_worktrees
 from bench_prep.errors import BenchPrepError, as_raised
-from bench_prep.measure.records import ARMS, Round
+from bench_prep.measure.records import Round
+from bench_prep.measure.stopping import StoppedBy
+from bench_prep.measure.verdict import decisive, round_effect
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.provenance.verify import Verification
+from bench_prep.report.sections import STOPPED
 from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.target import child_environment
@@ -27,6 +30,8 @@ class Progress:
 
     environment: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    slices: int | None = None
+    stopped_by: StoppedBy | None = None
     error: dict[str, Any] | None = None
     done: bool = False
 
@@ -59,14 +64,16 @@ def time_candidate(
             + "\n".join(_tail(log)),
             f"the whole output is in {log}",
         )
-    _timed(settings, stages, len(progress.rounds))
+    _timed(progress, stages)
 
 
-def _timed(settings: RunSettings, stages: Stages, rounds: int) -> None:
-    counted = "1 round" if rounds == 1 else f"{rounds} rounds"
+def _timed(progress: Progress, stages: Stages) -> None:
+    rounds = progress.rounds
+    steps = len(next(iter(rounds[0].blocks[0].samples.values())))
     stages.passed(
         "time",
-        f"{counted} of {settings.iters} steps per block after {settings.warmup} for warm-up; "
+        f"{'1 round' if len(rounds) == 1 else f'{len(rounds)} rounds'} of {steps} steps per block "
+        f"in {progress.slices} slices; {STOPPED[progress.stopped_by or 'interrupted']}; "
         "end states identical",
     )
 
@@ -75,10 +82,8 @@ def _watcher(
     settings: RunSettings, progress: Progress, stages: Stages, update: Update
 ) -> Callable[[dict[str, Any]], None]:
     """What is done with each event of the timing."""
-    blocks, all_blocks = 0, settings.rounds * len(ARMS)
 
     def on_event(event: dict[str, Any]) -> None:
-        nonlocal blocks
         match event["event"]:
             case "imported":
                 stages.passed(
@@ -103,13 +108,14 @@ def _watcher(
                     f"whole state identical after each of {event['steps']} steps, "
                     f"{event['boundaries']} block boundaries among them",
                 )
-                update(f"0 of {all_blocks} blocks", "time")
-            case "block":
-                blocks += 1
-                update(f"{blocks} of {all_blocks} blocks, last {event['arm']}", "time")
+                update("the first round", "time")
             case "round":
                 progress.rounds.append(Round.from_json(event["round"]))
+                progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
+                update(_so_far(progress.rounds), "time")
+            case "stopped":
+                progress.stopped_by = event["by"]
             case "error":
                 progress.error = event
             case "done":
@@ -135,7 +141,18 @@ def time_worktrees(
             (log.with_stem(f"{log.stem}-baseline"), log.with_stem(f"{log.stem}-candidate")),
             _watcher(settings, progress, stages, update),
         )
-    _timed(settings, stages, len(progress.rounds))
+    _timed(progress, stages)
+
+
+def _so_far(rounds: list[Round]) -> str:
+    counted = [one for one in rounds if not one.left_out]
+    if not counted:
+        return f"{len(rounds)} rounds, none of which counts"
+    effect = round_effect(counted, decisive(counted))
+    between = ""
+    if effect.low is not None and effect.high is not None:
+        between = f" ({100 * effect.low:+.2f} to {100 * effect.high:+.2f} %)"
+    return f"{len(counted)} rounds, change {100 * effect.value:+.2f} %{between}"
 
 
 def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:

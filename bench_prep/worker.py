@@ -1,7 +1,7 @@
 """The timing process: proves the candidate equal, times it, and sends what it finds.
 
 Started by `provenance.launch` in an empty folder. Its events, in order: `imported`, `state`,
-`equal`, one `block` per timed block, one `round` per finished round, `done`; or `error`.
+`equal`, one `round` per finished round, `stopped`, `done`; or `error`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def _work(job: dict[str, Any]) -> None:
     from bench_prep.decode.steps import Decoder, Workload
     from bench_prep.decode.stretches import stretches
     from bench_prep.measure.clocks import CudaDevice
-    from bench_prep.measure.plan import rounds
+    from bench_prep.measure.comparison import taking
+    from bench_prep.measure.plan import Samples, Timing
+    from bench_prep.measure.records import Arm
 
     require_findable(settings.candidate)
     baseline_runner, runner = bring_up(settings, version, job, 2)
@@ -60,28 +62,29 @@ def _work(job: dict[str, Any]) -> None:
     device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
     share = DispatchedShare(candidate)
 
-    def after_block(arm: str) -> None:
-        if arm != "baseline_before":
-            compare(baseline, other, f"after the timed block {arm}")
-        if arm == "candidate":
-            share.add((settings.warmup + settings.iters) * (1 if device is None else 2))
-        else:
-            share.mark()
-        emit({"event": "block", "arm": arm})
+    slices = taking(baseline, other, device)
 
-    with torch.inference_mode(), own_errors(settings.candidate, other):
+    def take(arm: Arm, warmup: int, iters: int) -> Samples:
         share.mark()
-        for one in rounds(
-            baseline,
-            other,
-            count=settings.rounds,
-            warmup=settings.warmup,
-            iters=settings.iters,
-            device=device,
-            after_block=after_block,
-        ):
+        samples = slices(arm, warmup, iters)
+        if arm == "candidate":
+            share.add((warmup + iters) * (1 if device is None else 2))
+        return samples
+
+    timing = Timing(take, settings.method)
+    with torch.inference_mode(), own_errors(settings.candidate, other):
+        for number, one in enumerate(timing.rounds(), start=1):
+            compare(baseline, other, f"after round {number}")
             code.require_untouched(settings.candidate)
-            emit({"event": "round", "round": one.to_json(), "dispatched_pct": share.percent()})
+            emit(
+                {
+                    "event": "round",
+                    "round": one.to_json(),
+                    "dispatched_pct": share.percent(),
+                    "slices": timing.slices,
+                }
+            )
+    emit({"event": "stopped", "by": timing.stopped_by})
 
 
 if __name__ == "__main__":

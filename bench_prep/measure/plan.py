@@ -1,33 +1,128 @@
-"""The A/B/A plan: in every round the baseline, the candidate and the baseline again."""
+"""The A/B/A plan: in every round the baseline, the candidate and the baseline again.
+
+The three blocks of a round are taken in interleaved slices, A B A A B A ..., so that whatever
+lasts longer than a slice disturbs all three alike. How many steps a slice has, and how many slices
+fit into the budget, is measured once, before the first round.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from bench_prep.measure.clocks import Device, Steps, time_block
-from bench_prep.measure.records import ARMS, Arm, Block, Round
+from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
+from bench_prep.measure.records import ARMS, Arm, Block, Clock, Round
+from bench_prep.measure.stopping import Progress, StoppedBy, criteria
+
+Samples = dict[Clock, list[int]]
 
 
-def rounds(
-    baseline: Steps,
-    candidate: Steps,
-    *,
-    count: int,
-    warmup: int,
-    iters: int,
-    device: Device | None,
-    after_block: Callable[[Arm], None],
-) -> Iterator[Round]:
-    """Time `count` rounds and yield each as it is finished.
+class Take(Protocol):
+    """Takes a slice: `iters` timed steps of one arm, from its first step, after `warmup` others."""
 
-    Every block has `iters` timed steps after `warmup` untimed ones and starts from the same
-    first step. `after_block` is called between blocks, untimed, with the arm that has just run.
+    def __call__(self, arm: Arm, warmup: int, iters: int) -> Samples:
+        """The samples, in nanoseconds per clock and step."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A block has `slices[i]` timed steps in its i-th slice, and `warmup` others before each."""
+
+    slices: tuple[int, ...]
+    warmup: int
+
+    @property
+    def iters(self) -> int:
+        """Timed steps of a block."""
+        return sum(self.slices)
+
+    @property
+    def steps(self) -> int:
+        """All steps of a block."""
+        return self.iters + self.warmup * len(self.slices)
+
+
+def find_pace(take: Take, method: Method) -> Pace:
+    """Slices of about `SLICE_S` timed seconds of the slower arm, as many as `iters` steps need.
+
+    Where the budget has no room for `ROUNDS_IN_BUDGET` such rounds there are fewer.
     """
-    for _ in range(count):
-        blocks = []
-        for arm in ARMS:
-            steps = candidate if arm == "candidate" else baseline
-            samples = time_block(steps, warmup=warmup, iters=iters, device=device)
-            blocks.append(Block(arm, samples))
-            after_block(arm)
-        yield Round((blocks[0], blocks[1], blocks[2]))
+    _pilot(take, 1, 1)  # the first calls of all
+    pilot = 1
+    while True:
+        timed_s, taken_s = _pilot(take, _warmup(method, pilot), pilot)
+        if timed_s >= SLICE_S or pilot == method.iters:
+            break
+        pilot = min(method.iters, 2 * pilot)
+    steps = max(1, min(pilot, round(pilot * SLICE_S / timed_s)))
+    slices = method.iters / steps
+    if method.rounds is None:
+        slices = min(slices, method.budget_s / ROUNDS_IN_BUDGET / (taken_s * steps / pilot))
+    iters = max(1, min(method.iters, round(slices * steps)))
+    count = min(iters, math.ceil(slices))
+    least, more = divmod(iters, count)
+    return Pace((least + 1,) * more + (least,) * (count - more), _warmup(method, steps))
+
+
+def _pilot(take: Take, warmup: int, steps: int) -> tuple[float, float]:
+    """A slice of each block: the timed seconds of the slowest one, and all that was taken."""
+    timed, start = 0, time.monotonic()
+    for arm in ARMS:
+        timed = max(timed, *map(sum, take(arm, warmup, steps).values()))
+    return timed / 1e9, time.monotonic() - start
+
+
+def _warmup(method: Method, slice_steps: int) -> int:
+    """Untimed steps of each slice: a block's warm-up, spread over its slices."""
+    return math.ceil(method.warmup / math.ceil(method.iters / slice_steps))
+
+
+class Timing:
+    """Rounds until one of the method's criteria is met.
+
+    Attributes:
+        pace: what a block has; None before the first round.
+        stopped_by: the name of the criterion that was met; None while the timing goes on.
+    """
+
+    def __init__(self, take: Take, method: Method) -> None:
+        self._take = take
+        self._method = method
+        self.pace: Pace | None = None
+        self.stopped_by: StoppedBy | None = None
+
+    @property
+    def slices(self) -> int | None:
+        """Interleaved parts of each block; None before the first round."""
+        return None if self.pace is None else len(self.pace.slices)
+
+    def rounds(self, left_out: Callable[[], str] = str) -> Iterator[Round]:
+        """Each round as soon as it is finished; what the consumer does meanwhile is in no time.
+
+        `left_out` is asked after every round why it does not count; empty: it counts.
+        """
+        began = time.monotonic()
+        self.pace = find_pace(self._take, self._method)
+        reasons = criteria(self._method)
+        done: list[Round] = []
+        started = time.monotonic()
+        while self.stopped_by is None:
+            one = self._round(self.pace)
+            done.append(replace(one, left_out=left_out()))
+            yield done[-1]
+            now = time.monotonic()
+            progress = Progress(done, now - began, now - started)
+            started = now
+            self.stopped_by = next((r.name for r in reasons if r.met(progress)), None)
+
+    def _round(self, pace: Pace) -> Round:
+        samples: dict[Arm, Samples] = {arm: {} for arm in ARMS}
+        for steps in pace.slices:
+            for arm in ARMS:
+                for clock, values in self._take(arm, pace.warmup, steps).items():
+                    samples[arm].setdefault(clock, []).extend(values)
+        before, candidate, after = (Block(arm, samples[arm]) for arm in ARMS)
+        return Round((before, candidate, after))

@@ -36,14 +36,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Round:
-    """One A/B/A: `baseline_before`, `candidate`, `baseline_after`, in this order."""
+    """One A/B/A: `baseline_before`, `candidate`, `baseline_after`, in this order.
+
+    `left_out` says why it does not count, such as a device that was throttled; empty: it counts.
+    """
 
     blocks: tuple[Block, Block, Block]
+    left_out: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"blocks": [block.to_json() for block in self.blocks]}
+        return {"blocks": [block.to_json() for block in self.blocks], "left_out": self.left_out}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Round:
         before, candidate, after = (Block.from_json(b) for b in data["blocks"])
-        return cls(blocks=(before, candidate, after))
+        return cls(blocks=(before, candidate, after), left_out=data.get("left_out", ""))

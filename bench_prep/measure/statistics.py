@@ -1,7 +1,8 @@
-"""The formulas: one block's percentiles, one round's comparison, the figures over rounds.
+"""The published figures: one block's percentiles, one round's comparison, medians over rounds.
 
 Source of every formula: DESIGN section 3. Times are in milliseconds unless a name says
-nanoseconds; drift, reduction and shares are fractions, not percent.
+nanoseconds; drift, reduction and shares are fractions, not percent. What they say about a change
+is decided by `verdict`, because the faster baseline of two makes an equal candidate look slower.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.stats import quantile_test
 
-Verdict = Literal["faster", "slower", "inconclusive", "different"]
+from bench_prep.measure.records import Clock, Round
 
-#: Confidence of every interval.
+#: Confidence of the intervals of the figures.
 CONFIDENCE = 0.95
 #: With fewer rounds not even the range of all of them covers the median with 95 %:
 #: its confidence is 1 - 2 * 0.5**n, which is 93.75 % for five and 96.9 % for six.
@@ -98,6 +98,16 @@ def summarize(samples_ns: Sequence[int]) -> BlockSummary:
         _require_times([float(value) for value in samples], "ns")
     p5, median, p95, p99 = (float(v) / _NS_PER_MS for v in np.percentile(samples, [5, 50, 95, 99]))
     return BlockSummary(median_ms=median, p5_ms=p5, p95_ms=p95, p99_ms=p99, n=len(samples))
+
+
+def block_medians_ms(one: Round, clock: Clock) -> tuple[float, float, float]:
+    """The median step of a round's three blocks on one clock, in milliseconds.
+
+    Raises:
+        ValueError: a block without samples, or a time that is not above zero.
+    """
+    before, candidate, after = (summarize(b.samples[clock]).median_ms for b in one.blocks)
+    return before, candidate, after
 
 
 def compare(before_ms: float, candidate_ms: float, after_ms: float) -> Comparison:
@@ -192,59 +202,3 @@ def share_of_step(saved_ms: float, tpot_ms: float) -> float:
     """
     _require_times((tpot_ms,), "ms")
     return saved_ms / tpot_ms
-
-
-def doubts(
-    drift: float,
-    reduction: float,
-    speedup_low: float | None,
-    speedup_high: float | None,
-    blocks_ms: tuple[float, float, float],
-) -> tuple[str, ...]:
-    """Why these figures settle nothing, one clause each; empty when they do (see `verdict`).
-
-    `drift` and `reduction` are fractions; the ends of the speedup's interval are ratios, or None;
-    `blocks_ms` are the medians of `baseline_before`, `candidate` and `baseline_after`.
-    """
-    found = []
-    if drift > abs(reduction):
-        found.append(
-            f"the drift ({100 * drift:.2f} %) is larger than "
-            f"the effect ({100 * abs(reduction):.2f} %)"
-        )
-    if speedup_low is not None and speedup_high is not None and speedup_low <= 1 <= speedup_high:
-        found.append(
-            f"the 95 % interval of the speedup "
-            f"({speedup_low:.4f}x to {speedup_high:.4f}x) contains 1"
-        )
-    if reduction == 0:
-        found.append("the candidate takes exactly as long as the baseline")
-    before_ms, candidate_ms, after_ms = blocks_ms
-    if reduction < 0 and candidate_ms <= max(before_ms, after_ms):
-        # Against the faster of two blocks an equal candidate looks slower two times in three.
-        found.append("the candidate is not slower than both of the baseline's blocks")
-    return tuple(found)
-
-
-def verdict(figures: Figures, equal: bool) -> Verdict:
-    """What the run says about the candidate.
-
-    1. `different` if the outputs are not equal, whatever the times are.
-    2. `inconclusive` if the median drift is larger than the effect (|reduction|), or the
-       95 % interval of the speedup contains 1, or the effect is exactly zero, or the
-       candidate looks slower but is not slower than both of the baseline's blocks. Below
-       `ROUNDS_FOR_INTERVAL` rounds there is no interval.
-    3. otherwise `faster` if the speedup is above 1, `slower` if it is below.
-    """
-    if not equal:
-        return "different"
-    speedup = figures.speedup
-    blocks_ms = (
-        figures.baseline_before_ms.median,
-        figures.candidate_ms.median,
-        figures.baseline_after_ms.median,
-    )
-    drift, reduction = figures.drift.median, figures.reduction.median
-    if doubts(drift, reduction, speedup.low, speedup.high, blocks_ms):
-        return "inconclusive"
-    return "faster" if speedup.median > 1 else "slower"

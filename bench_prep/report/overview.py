@@ -22,12 +22,15 @@ from bench_prep.report.markdown import markdown as as_markdown
 from bench_prep.report.read import load
 from bench_prep.report.schema import BY_NAME
 from bench_prep.report.sections import (
+    CONFIDENT,
     FORMULAS,
     NEEDS_ROUNDS,
     NONE,
     NOT_THE_SERVICE,
     OUTPUT_TOKENS,
+    SAME,
     Section,
+    change,
     cumulative,
     intervals,
     label,
@@ -196,7 +199,6 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
             milliseconds(row["saved_ms"]),
             percent(row["reduction_pct"], 1),
             *((percent(row["share_of_tpot_pct"], 2),) if share else ()),
-            str(row["verdict"]),
         )
         for row in rows
     ]
@@ -211,6 +213,12 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
     ]
     sections = [
         labelled.table(
+            "Verdicts",
+            ("verdict", "change", CONFIDENT, "margin"),
+            [(str(row["verdict"]), *change(row)) for row in rows],
+            f"{FORMULAS['effect']}. {SAME}",
+        ),
+        labelled.table(
             "Blocks: median ms per step",
             ("before", "candidate", "after", "baseline"),
             blocks,
@@ -218,7 +226,7 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
         ),
         labelled.table(
             "Figures",
-            (*header, "verdict"),
+            header,
             figures,
             "; ".join(formulas) + ".",
             NOT_THE_SERVICE,

@@ -12,8 +12,10 @@ from typing import Any, get_args
 import pandas as pd
 
 from bench_prep.errors import UsageError
-from bench_prep.measure.statistics import Verdict, compare, over_rounds, verdict
-from bench_prep.report.rows import figure_cells
+from bench_prep.measure.statistics import compare, over_rounds
+from bench_prep.measure.verdict import Verdict, effect_of, log_ratio
+from bench_prep.report.contradictions import contradiction
+from bench_prep.report.rows import effect_cells, figure_cells
 from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, READABLE, frame_of, parse
 
 _VERDICTS = get_args(Verdict)
@@ -128,7 +130,7 @@ def _cells(header: list[str], record: list[str], where: str) -> dict[str, Any]:
             raise UsageError(f"{where}: {name}: '{text}' is not {must}", "correct the value")
         cells[name] = value
     if "schema" in cells and cells["schema"] not in READABLE:
-        readable = " and ".join(map(str, READABLE))
+        readable = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(
             f"{where}: schema {cells['schema']}, and this bench-prep reads schema {readable}",
             "use the bench-prep version that wrote the file",
@@ -149,10 +151,17 @@ def _derived(cells: dict[str, Any], where: str) -> dict[str, Any]:
     for name in BLOCK_COLUMNS:
         if cells.get(name) is None:
             raise UsageError(f"{where}: {name} is empty", "give the block's median in ms")
-    figures = over_rounds([compare(*(cells[name] for name in BLOCK_COLUMNS))])
-    derived = figure_cells(figures, cells.get("tpot_ms"))
-    # Whether the outputs were equal is unknown here, so the times alone decide.
-    derived["verdict"] = verdict(figures, equal=True)
+    found = contradiction(cells)
+    if found is not None:
+        raise UsageError(
+            f"{where} contradicts itself: {found}",
+            "correct the values, or empty the cells that follow from the three blocks",
+        )
+    blocks = tuple(cells[name] for name in BLOCK_COLUMNS)
+    derived = figure_cells(over_rounds([compare(*blocks)]), cells.get("tpot_ms"))
+    if "schema" not in cells:  # else the effect of its rounds is unknown, or given
+        derived |= effect_cells(effect_of([log_ratio(*blocks)]))
+    derived["verdict"] = "inconclusive"  # one round settles nothing
     return derived | {name: value for name, value in cells.items() if value is not None}
 
 

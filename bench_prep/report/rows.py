@@ -7,17 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from bench_prep.measure.records import ARMS, CLOCKS, Clock, Round
+from bench_prep.measure.comparison import judge
+from bench_prep.measure.records import ARMS, Clock, Round
 from bench_prep.measure.statistics import (
-    BlockSummary,
     Figures,
-    compare,
     median_figure,
-    over_rounds,
     share_of_step,
     summarize,
-    verdict,
 )
+from bench_prep.measure.stopping import StoppedBy
+from bench_prep.measure.verdict import Effect, clocks_of
 from bench_prep.report.schema import VERSION, environment_record, frame_of
 from bench_prep.settings import RunSettings
 
@@ -52,26 +51,23 @@ def figure_cells(figures: Figures, tpot_ms: float | None) -> dict[str, Any]:
     return cells
 
 
-def _clocks(rounds: Sequence[Round]) -> list[Clock]:
-    present = [set(block.samples) for one in rounds for block in one.blocks]
-    if any(clocks != present[0] for clocks in present):
-        raise ValueError("the blocks of a run do not all have the same clocks")
-    return [clock for clock in CLOCKS if clock in present[0]]
+def effect_cells(effect: Effect) -> dict[str, Any]:
+    """The columns of the effect, in percent; the ends are None without an interval."""
+    ends = {"": effect.value, "_low": effect.low, "_high": effect.high}
+    return {
+        f"effect{end}_pct": None if value is None else round(100 * value, DECIMALS)
+        for end, value in ends.items()
+    }
 
 
-def _timing_cells(
-    rounds: Sequence[Round], clock: Clock, tpot_ms: float | None
-) -> tuple[dict[str, Any], Figures]:
-    by_round: list[tuple[BlockSummary, ...]] = [
-        tuple(summarize(block.samples[clock]) for block in one.blocks) for one in rounds
-    ]
-    figures = over_rounds([compare(*(block.median_ms for block in one)) for one in by_round])
-    cells = figure_cells(figures, tpot_ms)
+def _percentile_cells(rounds: Sequence[Round], clock: Clock) -> dict[str, float]:
+    cells = {}
     for index, arm in enumerate(ARMS):
+        blocks = [summarize(one.blocks[index].samples[clock]) for one in rounds]
         for p in (5, 95, 99):
-            values = [getattr(one[index], f"p{p}_ms") for one in by_round]
+            values = [getattr(block, f"p{p}_ms") for block in blocks]
             cells[f"{arm}_p{p}_ms"] = round(median_figure(values).median, DECIMALS)
-    return cells, figures
+    return cells
 
 
 def rows(
@@ -83,19 +79,24 @@ def rows(
     environment: Mapping[str, Any],
     run_id: str,
     started: str,
+    stopped_by: StoppedBy | None = None,
+    slices: int | None = None,
 ) -> pd.DataFrame:
     """One row per clock that the samples have, in the order host, ready, device.
 
-    Medians and percentiles are taken over the steps of a block, then over the rounds (DESIGN
-    section 3). Where the outputs differ no timing is reported: all time columns stay empty.
-    `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601.
+    Medians and percentiles are taken over the steps of a block, then over the rounds that count
+    (DESIGN section 3). Where the outputs differ no timing is reported: all time columns stay
+    empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
+    are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
 
     Raises:
-        ValueError: no finished round, blocks with different clocks, a time that is not above
+        ValueError: no round that counts, blocks with different clocks, a time that is not above
             zero, or an environment key that is not a column.
     """
-    if not rounds:
+    counted = [one for one in rounds if not one.left_out]
+    if not counted:
         raise ValueError("no finished round: there is nothing to write")
+    clocks = clocks_of(counted)
     common = {
         "schema": VERSION,
         "run": run_id,
@@ -110,14 +111,22 @@ def rows(
         "prompt_embeds": settings.prompt_embeds,
         "candidate": settings.candidate,
         "warmup": settings.warmup,
-        "iters": settings.iters,
-        "rounds": len(rounds),
+        "iters": len(counted[0].blocks[0].samples[clocks[0]]),
+        "slices": slices,
+        "margin_pct": settings.margin,
+        "budget_s": settings.budget if settings.rounds is None else None,
+        "rounds": len(counted),
+        "rounds_left_out": len(rounds) - len(counted),
+        "stopped_by": stopped_by,
         "tpot_ms": settings.tpot_ms,
         "equal": equal,
     } | environment_record(environment)
     records = []
-    for clock in _clocks(rounds):
-        cells, figures = _timing_cells(rounds, clock, settings.tpot_ms)
-        timing = cells if equal else {}
-        records.append(common | {"clock": clock, "verdict": verdict(figures, equal)} | timing)
+    for clock in clocks:
+        judged = judge(counted, clock, settings.margin / 100, equal)
+        record = common | {"clock": clock, "verdict": judged.verdict}
+        if equal:
+            record |= figure_cells(judged.figures, settings.tpot_ms)
+            record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)
+        records.append(record)
     return frame_of(records)

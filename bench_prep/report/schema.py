@@ -5,6 +5,8 @@ needs a new `VERSION`; the versions before it stay readable, and what they lack 
 
 1  the first one
 2  `worktree_diff_sha256`, `against_...`
+3  `effect_...`, `margin_pct` and the verdict that follows from them; `budget_s`, `slices`,
+   `stopped_by`, `rounds_left_out`
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-VERSION = 2
+VERSION = 3
 #: The versions that `report` reads. Rows are only ever added to a file of `VERSION`.
-READABLE = (1, 2)
+READABLE = (1, 2, 3)
 
 Kind = Literal["int", "float", "bool", "text"]
 #: setting: chosen by the user; environment: the machine, the versions, the proof;
@@ -68,7 +70,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("candidate", "text", "setting", "", "module:attribute of the preparation under test"),
     Column("warmup", "int", "setting", "steps", "untimed steps before each block"),
     Column("iters", "int", "setting", "steps", "timed steps of each block"),
-    Column("rounds", "int", "setting", "rounds", "finished A/B/A rounds; figures are medians of"),
+    Column("slices", "int", "setting", "slices", "interleaved parts of each block", since=3),
+    Column("margin_pct", "float", "setting", "%", "a difference up to this is none", since=3),
+    Column("budget_s", "float", "setting", "s", "the timing's time; empty: fixed rounds", since=3),
+    Column("rounds", "int", "result", "rounds", "finished A/B/A rounds; figures are medians of"),
+    Column("rounds_left_out", "int", "result", "rounds", "other rounds, not counted", since=3),
+    Column("stopped_by", "text", "result", "", "width, budget, rounds or interrupted", since=3),
     *_blocks(),
     Column("baseline_ms", "float", "result", "ms", "min(baseline_before, baseline_after)"),
     Column("drift_pct", "float", "result", "%", "|baseline_before - baseline_after| / baseline"),
@@ -81,10 +88,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("reduction_pct", "float", "result", "%", "1 - candidate / baseline"),
     Column("reduction_low_pct", "float", "result", "%", "lower end of its 95 % interval"),
     Column("reduction_high_pct", "float", "result", "%", "upper end of its 95 % interval"),
+    Column("effect_pct", "float", "result", "%", "candidate / mean baseline - 1", since=3),
+    Column("effect_low_pct", "float", "result", "%", "lower end of its 99.8 % interval", since=3),
+    Column("effect_high_pct", "float", "result", "%", "upper end of its 99.8 % interval", since=3),
     Column("tpot_ms", "float", "setting", "ms", "the service's time per output token, as given"),
     Column("share_of_tpot_pct", "float", "result", "%", "saved / TPOT"),
     Column("equal", "bool", "result", "", "every buffer was identical to the twin's"),
-    Column("verdict", "text", "result", "", "faster, slower, inconclusive or different"),
+    Column("verdict", "text", "result", "", "faster, slower, same, inconclusive or different"),
     Column(
         "compared", "bool", "environment", "", "the installed package was compared to a worktree"
     ),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, cumulative_saving_ms, doubts
+from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, cumulative_saving_ms
+from bench_prep.measure.verdict import CONFIDENCE, ROUNDS_FOR_VERDICT
 from bench_prep.report.schema import BY_NAME
 
 #: Lengths of the requests whose saving is shown, in output tokens.
@@ -26,7 +27,16 @@ FORMULAS = {
     "reduction": "reduction = 1 - candidate / baseline",
     "share": "share of TPOT = saved / TPOT",
     "cumulative": "saved over N output tokens = (N - 1) * saved",
+    "effect": "change = candidate / sqrt(before * after) - 1, over all rounds",
 }
+CONFIDENT = f"{100 * CONFIDENCE:g} % interval"
+STOPPED = {
+    "width": "the interval of the change was narrow enough",
+    "budget": "the budget was spent",
+    "rounds": "all rounds that were asked for were done",
+    "interrupted": "it was interrupted",
+}
+SAME = "same: no difference larger than the margin."
 NEEDS_ROUNDS = f"needs {ROUNDS_FOR_INTERVAL} rounds"
 NONE = "-"
 
@@ -49,6 +59,9 @@ _LABELS = {
     "mrope": "M-RoPE",
     "prompt_embeds": "prompt embeddings",
     "iters": "timed steps per block",
+    "slices": "interleaved slices per block",
+    "margin_pct": "margin",
+    "budget_s": "budget",
     "warmup": "untimed steps before",
     "tpot_ms": "TPOT",
     "run": "run",
@@ -148,19 +161,30 @@ def intervals(row: pd.Series[Any]) -> tuple[str, str, str]:
     )
 
 
+def change(row: pd.Series[Any]) -> tuple[str, str, str]:
+    """The effect with its sign, its interval, and the margin; with fitting decimals."""
+    if missing(row["effect_pct"]):
+        return NONE, NONE, NONE
+    low, high = row["effect_low_pct"], row["effect_high_pct"]
+    between = f"needs {ROUNDS_FOR_VERDICT} rounds"
+    if not missing(low) and not missing(high):
+        between = f"{low:+.2f} to {high:+.2f} %"
+    margin = NONE if missing(row["margin_pct"]) else f"{row['margin_pct']:g} %"
+    return f"{row['effect_pct']:+.2f} %", between, margin
+
+
 def why_inconclusive(row: pd.Series[Any]) -> str:
     """Why a row's verdict is inconclusive, in one clause; empty for any other verdict."""
     if row["verdict"] != "inconclusive":
         return ""
-    low, high = row["speedup_low"], row["speedup_high"]
-    found = doubts(
-        row["drift_pct"] / 100,
-        row["reduction_pct"] / 100,
-        None if missing(low) else low,
-        None if missing(high) else high,
-        (row["baseline_before_ms"], row["candidate_ms"], row["baseline_after_ms"]),
-    )
-    return " and ".join(found) or "the file says so"
+    if missing(row["effect_pct"]):
+        return "the file says so"
+    if missing(row["effect_low_pct"]) or missing(row["effect_high_pct"]):
+        rounds = 1 if missing(row["rounds"]) else row["rounds"]
+        counted = "1 round" if rounds == 1 else f"{rounds} rounds"
+        return f"{counted}, and a verdict needs {ROUNDS_FOR_VERDICT}"
+    _, between, margin = change(row)
+    return f"the change lies between {between.replace(' to ', ' and ')}, the margin is {margin}"
 
 
 #: Why baseline is not exactly the smaller of the two medians, and so on.
@@ -211,10 +235,13 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
         for name, reason in zip(names, reasons, strict=True)
         if reason
     )
+    left_out = [not missing(value) and value > 0 for value in frame["rounds_left_out"]]
+    if any(left_out):
+        found.append(f"Rounds were disturbed, left out and not counted{which(left_out)}.")
     if any(reasons):
         found.append(
-            "What to do: stop other work on the machine, raise --iters and --rounds "
-            f"(an interval {NEEDS_ROUNDS}), and run again."
+            "What to do: stop other work on the machine, raise --budget, leave out --rounds or "
+            "give more, and run again."
         )
     return found
 
@@ -250,11 +277,29 @@ def _figures(row: pd.Series[Any]) -> Section:
     ]
     if not missing(row["share_of_tpot_pct"]):
         rows.append((FORMULAS["share"], percent(row["share_of_tpot_pct"], 2), ""))
-    rows.append(("verdict", str(row["verdict"]), ""))
     return Section(
         title=_CLOCKS.get(str(row["clock"]), str(row["clock"])),
         header=("figure", "value", "95 % interval"),
         rows=tuple(rows),
+    )
+
+
+def _verdicts(frame: pd.DataFrame) -> Section:
+    notes = [] if all(missing(value) for value in frame["effect_pct"]) else [FORMULAS["effect"]]
+    if any(verdict == "same" for verdict in frame["verdict"]):
+        notes.append(SAME)
+    stopped = STOPPED.get(str(frame["stopped_by"].iloc[0]))
+    if stopped:
+        notes.append(f"The timing ended because {stopped}.")
+    return Section(
+        "Verdict",
+        ("clock", "verdict", "change", CONFIDENT, "margin"),
+        tuple(
+            (str(row["clock"]) or "unknown", str(row["verdict"]), *change(row))
+            for _, row in frame.iterrows()
+        ),
+        left=2,
+        notes=tuple(notes),
     )
 
 
@@ -299,6 +344,7 @@ def run_sections(frame: pd.DataFrame) -> list[Section]:
     )
     timed = frame[frame["verdict"] != "different"]
     if len(timed):
+        sections.append(_verdicts(timed))
         sections.append(_blocks(timed))
         sections.extend(_figures(row) for _, row in timed.iterrows())
         sections[-1] = replace(sections[-1], notes=(NOT_THE_SERVICE, tpot_note(timed)))

@@ -16,6 +16,7 @@ from bench_prep.report.sections import Section, run_sections
 _STYLES = {
     "faster": "bold green",
     "slower": "bold red",
+    "same": "bold",
     "inconclusive": "bold yellow",
     "different": "bold red",
 }

@@ -10,15 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_prep.measure.statistics import (
-    Comparison,
     compare,
     cumulative_saving_ms,
-    doubts,
     median_figure,
     over_rounds,
     share_of_step,
     summarize,
-    verdict,
 )
 
 times = st.floats(min_value=1e-6, max_value=1e5, allow_nan=False)
@@ -160,44 +157,3 @@ def test_cumulative_saving_leaves_out_the_first_token() -> None:
 def test_share_needs_a_tpot(tpot: float) -> None:
     with pytest.raises(ValueError):
         share_of_step(0.1, tpot)
-
-
-def verdict_of(*rounds: Comparison, equal: bool = True) -> str:
-    return verdict(over_rounds(rounds), equal)
-
-
-def test_verdicts_of_one_round() -> None:
-    assert verdict_of(compare(0.259076, 0.101048, 0.258436)) == "faster"
-    assert verdict_of(compare(0.1, 0.2, 0.1001)) == "slower"
-    assert verdict_of(compare(0.1, 0.0999, 0.102)) == "inconclusive"
-    assert verdict_of(compare(0.1, 0.1, 0.1)) == "inconclusive"
-
-
-def test_different_outputs_win_over_any_speed() -> None:
-    assert verdict_of(compare(10, 1, 10), equal=False) == "different"
-    assert verdict_of(compare(0.1, 0.0999, 0.102), equal=False) == "different"
-
-
-def test_interval_that_contains_one_is_inconclusive_without_drift() -> None:
-    rounds = [compare(1, candidate, 1) for candidate in (0.8, 0.85, 0.9, 0.9, 0.95, 1.1)]
-    assert verdict_of(*rounds) == "inconclusive"
-    assert verdict_of(*rounds[:5]) == "faster", "below six rounds the drift alone decides"
-    clear = [compare(1, candidate, 1) for candidate in (0.8, 0.85, 0.9, 0.9, 0.95, 0.99)]
-    assert verdict_of(*clear) == "faster"
-
-
-def test_doubts_name_their_numbers() -> None:
-    drifted, contained = doubts(0.05, 0.01, 0.99, 1.03, (1.0, 0.99, 1.05))
-    assert "5.00 %" in drifted and "1.00 %" in drifted
-    assert "0.9900x to 1.0300x" in contained
-    assert doubts(0.05, 0.5, 1.9, 2.1, (1.0, 0.5, 1.05)) == ()
-    assert doubts(0.05, -0.5, None, None, (1.0, 1.5, 1.05)) == ()
-
-
-def test_an_equal_candidate_between_two_blocks_is_not_slower() -> None:
-    """It loses against the faster block in every round, and against the other one in none."""
-    figures = over_rounds([compare(1.000, 1.004, 1.008)] * 7)
-    assert figures.speedup.high is not None and figures.speedup.high < 1
-    assert verdict(figures, equal=True) == "inconclusive"
-    slower = over_rounds([compare(1.000, 1.020, 1.008)] * 7)
-    assert verdict(slower, equal=True) == "slower"

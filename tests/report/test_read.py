@@ -27,9 +27,10 @@ def test_three_columns_are_enough(tmp_path) -> None:
     assert row["saved_ms"] == pytest.approx(0.157388)
     assert row["reduction_pct"] == pytest.approx(60.9, abs=0.01)
     assert row["drift_pct"] == pytest.approx(0.2476, abs=1e-4)
-    assert row["verdict"] == "faster"
+    assert row["effect_pct"] == pytest.approx(-60.948, abs=1e-3)
+    assert row["verdict"] == "inconclusive", "one round settles nothing"
     assert row["clock"] == ""
-    for unknown in ("schema", "equal", "rounds", "speedup_low", "share_of_tpot_pct"):
+    for unknown in ("schema", "equal", "rounds", "speedup_low", "effect_low_pct"):
         assert pd.isna(row[unknown]), unknown
 
 
@@ -60,7 +61,7 @@ def test_extra_columns_and_a_tpot(tmp_path) -> None:
 def test_given_figures_win(tmp_path, make_frame) -> None:
     """A file of several rounds has medians that cannot be derived from its three blocks."""
     path = tmp_path / "a.csv"
-    path.write_text(f"speedup,{HEADER}\n2.5,0.259076,0.101048,0.258436\n")
+    path.write_text(f"rounds,speedup,{HEADER}\n7,2.5,0.259076,0.101048,0.258436\n")
     row = load(path).iloc[0]
     assert row["speedup"] == 2.5
     assert row["saved_ms"] == pytest.approx(0.157388)
@@ -70,7 +71,7 @@ def test_a_row_whose_outputs_differ_needs_no_times_and_shows_none(tmp_path) -> N
     path = tmp_path / "a.csv"
     path.write_text(f"equal,{HEADER}\nfalse,,,\nFalse,0.2,0.1,0.2\nTRUE,0.2,0.1,0.2\n")
     frame = load(path)
-    assert list(frame["verdict"]) == ["different", "different", "faster"]
+    assert list(frame["verdict"]) == ["different", "different", "inconclusive"]
     assert frame["candidate_ms"].isna().tolist() == [True, True, False]
 
 
@@ -103,7 +104,7 @@ def test_a_row_whose_outputs_differ_needs_no_times_and_shows_none(tmp_path) -> N
         (f"{HEADER},drift_pct\n1,1,1,nan\n".encode(), "line 2: drift_pct: 'nan' is not a finite"),
         (
             f"{HEADER},schema\n1,1,1,9\n".encode(),
-            "schema 9, and this bench-prep reads schema 1 and 2",
+            "schema 9, and this bench-prep reads schema 1, 2 and 3",
         ),
         (f"{HEADER},schema\n1,1,1,\n".encode(), "schema None, and this"),
         (f"{HEADER},schema\n1,1,1,1".encode(), "line 2: the last row is torn"),
@@ -117,6 +118,93 @@ def test_files_that_cannot_be_used(tmp_path, content, says) -> None:
     assert str(path) in caught.value.message
     assert caught.value.remedy
     assert "\n" not in caught.value.message + caught.value.remedy
+
+
+ROUNDED = f"baseline_ms,speedup,saved_ms,reduction_pct,drift_pct,tpot_ms,share_of_tpot_pct,{HEADER}"
+
+
+def test_figures_that_were_rounded_for_reading_contradict_nothing(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{ROUNDED}\n0.258,2.56,0.157,60.9,0.25,45,0.35,0.2591,0.101,0.2584\n")
+    assert load(path)["speedup"].iloc[0] == 2.56
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "says"),
+    [
+        ("speedup", "3.1", "speedup 3.1 is not baseline / candidate"),
+        ("saved_ms", "0.2", "saved_ms 0.2 is not baseline - candidate"),
+        ("reduction_pct", "70", "reduction_pct 70 is not 1 - candidate / baseline"),
+        ("drift_pct", "5", "drift_pct 5 is not"),
+        ("baseline_ms", "0.2590", None),
+        ("baseline_ms", "0.3", "baseline_ms 0.3 is not min"),
+        ("rounds,speedup", "7,30", "speedup 30 is far from baseline / candidate"),
+        ("rounds,speedup,speedup_low,speedup_high", "7,2.6,2.7,2.8", "speedup 2.6 is outside"),
+        ("speedup_low,reduction_low_pct", "2,70", "reduction_low_pct 70 is not"),
+        ("tpot_ms,share_of_tpot_pct", "45,3.5", "share_of_tpot_pct 3.5 is not saved / TPOT"),
+        ("verdict", "slower", "the verdict slower contradicts speedup"),
+        (
+            "rounds,verdict,speedup_low",
+            "7,faster,0.9",
+            "the verdict faster contradicts speedup_low",
+        ),
+        ("verdict", "faster", None),
+    ],
+)
+def test_rows_that_contradict_themselves(tmp_path, columns, values, says) -> None:
+    path = tmp_path / "a.csv"
+    names = columns.split(",")
+    given = dict(zip(names, values.split(","), strict=True))
+    if "share_of_tpot_pct" in given:
+        given["saved_ms"] = "0.157388"
+    if "verdict" in given:
+        given.setdefault("speedup", "2.557557")
+    path.write_text(
+        f"{','.join(given)},{HEADER}\n{','.join(given.values())},0.259076,0.101048,0.258436\n"
+    )
+    if says is None:
+        load(path)
+        return
+    with pytest.raises(UsageError, match=f"line 2 contradicts itself: {says}"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("verdict", "same", r"the verdict same does not follow .* \(faster\)"),
+        ("verdict", "slower", "the verdict slower does not follow"),
+        ("verdict", "inconclusive", "the verdict inconclusive does not follow"),
+        ("verdict", "", "is missing"),
+        ("effect_high_pct", "0.5", r"the verdict faster does not follow .* \(inconclusive\)"),
+        ("effect_pct", "-70", "effect_pct -70 is outside its interval"),
+        ("rounds", "2", r"the verdict faster does not follow .* \(inconclusive\)"),
+        ("margin_pct", "90", r"the verdict faster does not follow .* \(same\)"),
+        ("speedup", "3.9", "speedup 3.9 is"),
+        ("reduction_high_pct", "99", "reduction_high_pct 99 is not"),
+    ],
+)
+def test_own_rows_that_were_edited(tmp_path, make_frame, make_round, column, value, says) -> None:
+    path = tmp_path / "a.csv"
+    rounds = [make_round((200_000, 80_000 + 100 * n, 200_000)) for n in range(10)]
+    append(path, make_frame(rounds=rounds))
+    assert set(load(path)["verdict"]) == {"faster"}
+    frame = pd.read_csv(path, dtype=str)
+    frame.loc[1, column] = value
+    frame.to_csv(path, index=False)
+    with pytest.raises(UsageError, match=f"line 3 contradicts itself: .*{says}"):
+        load(path)
+
+
+def test_a_verdict_of_an_older_schema_is_kept(tmp_path, make_frame, make_round) -> None:
+    """Two rounds were enough then, and no other figure says otherwise."""
+    path = tmp_path / "a.csv"
+    append(path, make_frame(rounds=[make_round()] * 2))
+    frame = pd.read_csv(path, dtype=str).assign(verdict="faster")
+    frame.to_csv(path, index=False)
+    without_new_columns(path)
+    assert set(load(path)["verdict"]) == {"faster"}
+    assert load(path)["effect_pct"].isna().all()
 
 
 def test_no_such_file_and_folder(tmp_path) -> None:

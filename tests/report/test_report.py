@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,9 @@ from bench_prep.report.overview import render_report, report_markdown, report_se
 from bench_prep.report.sections import NOT_THE_SERVICE, OUTPUT_TOKENS
 from bench_prep.report.store import append
 from bench_prep.report.tables import result_view
+
+#: Ten medians of a candidate whose baseline takes 100,000 ns.
+SCATTERED = (98_000, 99_000, *range(100_000, 108_000, 1000))
 
 PUBLISHED = (
     "baseline_before_ms,candidate_ms,baseline_after_ms,tpot_ms\n0.259076,0.101048,0.258436,45\n"
@@ -111,15 +115,21 @@ def warned(make_frame, **options) -> str:
 
 
 def test_warnings(make_frame, make_round) -> None:
-    clean = warned(make_frame)
+    clean = warned(make_frame, rounds=[make_round()] * 10)
     for sentence in ("Nothing was compared", "Partial", "Inconclusive", "not stated", "Notes"):
         assert sentence not in clean
     assert "Nothing was compared" in warned(make_frame, environment={"compared": False})
     assert "Partial: interrupted" in warned(make_frame, partial=True)
     assert "fell back" in warned(make_frame, environment={"dispatched_pct": 99.9})
-    noisy = warned(make_frame, rounds=[make_round((100_000, 99_000, 105_000))])
-    assert "Inconclusive (host): the drift (5.00 %) is larger than the effect (1.00 %)" in noisy
-    assert "raise --iters and --rounds" in noisy
+    left_out = [make_round()] * 10 + [replace(make_round(), left_out="throttled")]
+    assert "Rounds were disturbed, left out and not counted." in warned(make_frame, rounds=left_out)
+    few = warned(make_frame)
+    assert "Inconclusive (host): 1 round, and a verdict needs 10." in few
+    noisy = warned(make_frame, rounds=[make_round((100_000, n, 100_000)) for n in SCATTERED])
+    assert (
+        "Inconclusive (host): the change lies between -2.00 and +7.00 %, the margin is 1 %."
+    ) in noisy
+    assert "raise --budget" in noisy
 
 
 def test_different_outputs_show_no_times(make_frame) -> None:
@@ -154,7 +164,7 @@ def test_rows_are_sorted_by_numbers_and_labelled_by_differences(make_frame) -> N
     ]
     common = dict(section(runs(make_frame), "Common").rows)
     assert common["device"] == "test device"
-    assert common["timed steps per block"] == "2000 steps"
+    assert common["timed steps per block"] == "101 steps"
     assert "position" not in common and "clock" not in common
 
 
@@ -175,11 +185,11 @@ def test_many_differences_go_to_a_legend(make_frame) -> None:
     bw1000 = {"device_name": "BW1000", "driver": "6.3"}
     frames = [
         make_frame("a", environment=h200),
-        make_frame("b", environment=bw1000, mrope=True, iters=9),
+        make_frame("b", environment=bw1000, mrope=True, warmup=9),
     ]
     legend = section(frames, "Rows")
-    assert legend.header == ("row", "clock", "M-RoPE", "timed steps per block", "device")
-    assert legend.rows[0][1:] == ("host", "no", "2000", "NVIDIA H200")
+    assert legend.header == ("row", "clock", "M-RoPE", "untimed steps before", "device")
+    assert legend.rows[0][1:] == ("host", "no", "100", "NVIDIA H200")
     assert legend.notes == ("These differ together with the labels: driver.",)
     figures = section(frames, "Figures")
     assert figures.header[:3] == ("row", "clock", "drift")

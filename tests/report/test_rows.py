@@ -60,8 +60,10 @@ def test_values_of_one_round(make_frame) -> None:
     assert row["speedup"] == pytest.approx(2.557557, abs=1e-6)
     assert row["share_of_tpot_pct"] == pytest.approx(100 * 0.157388 / 45)
     assert row["block_sizes"] == "16,32"
-    assert row["verdict"] == "faster"
-    assert row["rounds"] == 1
+    assert row["effect_pct"] == pytest.approx(100 * (0.101048 / (0.259076 * 0.258436) ** 0.5 - 1))
+    assert row["verdict"] == "inconclusive", "one round settles nothing"
+    assert (row["rounds"], row["rounds_left_out"], row["iters"]) == (1, 0, 101)
+    assert pd.isna(row["effect_low_pct"])
     assert pd.isna(row["speedup_low"])
 
 

@@ -1,0 +1,125 @@
+"""Two callables compared: the one call that every command and every test of the method uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench_prep.measure.clocks import Device, Steps, time_block
+from bench_prep.measure.method import Method
+from bench_prep.measure.plan import Pace, Samples, Take, Timing
+from bench_prep.measure.records import Arm, Clock, Round
+from bench_prep.measure.statistics import Figures, block_medians_ms, compare, over_rounds
+from bench_prep.measure.stopping import StoppedBy
+from bench_prep.measure.verdict import Effect, Verdict, clocks_of, decisive, round_effect, verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said about the candidate on one clock: the verdict, its effect and the figures."""
+
+    verdict: Verdict
+    effect: Effect
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a comparison found.
+
+    Attributes:
+        rounds: all of them, those that do not count too.
+        clocks: each clock's judgement.
+        decisive: the clock that decided when to stop.
+        stopped_by: the criterion that ended it.
+        pace: the steps of each block.
+        seconds: what it took.
+    """
+
+    rounds: tuple[Round, ...]
+    clocks: dict[Clock, Judgement]
+    decisive: Clock
+    stopped_by: StoppedBy
+    pace: Pace
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """On the decisive clock."""
+        return self.clocks[self.decisive].verdict
+
+    @property
+    def effect(self) -> Effect:
+        """On the decisive clock."""
+        return self.clocks[self.decisive].effect
+
+
+class Calls:
+    """A function without arguments as steps, each of which is one call of it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.call = function
+
+    def restart(self) -> None: ...
+
+    def before(self) -> None: ...
+
+    def after(self) -> None: ...
+
+
+def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = True) -> Judgement:
+    """The verdict on one clock, over those rounds that count.
+
+    Raises:
+        ValueError: no round counts, or a time that is not above zero.
+    """
+    counted = [one for one in rounds if not one.left_out]
+    figures = over_rounds([compare(*block_medians_ms(one, clock)) for one in counted])
+    effect = round_effect(counted, clock)
+    return Judgement(verdict(effect, margin, equal), effect, figures)
+
+
+def taking(baseline: Steps, candidate: Steps, device: Device | None = None) -> Take:
+    """Slices of two arms in this process, timed by `clocks.time_block`."""
+
+    def take(arm: Arm, warmup: int, iters: int) -> Samples:
+        steps = candidate if arm == "candidate" else baseline
+        return time_block(steps, warmup=warmup, iters=iters, device=device)
+
+    return take
+
+
+def settle(
+    baseline: Steps | Callable[[], Any],
+    candidate: Steps | Callable[[], Any],
+    method: Method | None = None,
+    *,
+    device: Device | None = None,
+) -> Result:
+    """Is the candidate faster, slower or the same? Times both until that is known.
+
+    Either arm is a function without arguments, or steps with parts that are not timed. Whether
+    both do the same is not looked at.
+
+    Raises:
+        ValueError: a time that is not above zero.
+    """
+    method = method or Method()
+    began = time.monotonic()
+    timing = Timing(taking(_steps(baseline), _steps(candidate), device), method)
+    rounds = tuple(timing.rounds())
+    assert timing.pace is not None and timing.stopped_by is not None
+    return Result(
+        rounds=rounds,
+        clocks={clock: judge(rounds, clock, method.margin) for clock in clocks_of(rounds)},
+        decisive=decisive(rounds),
+        stopped_by=timing.stopped_by,
+        pace=timing.pace,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _steps(arm: Steps | Callable[[], Any]) -> Steps:
+    return Calls(arm) if callable(arm) else arm

@@ -1,0 +1,86 @@
+"""When a timing ends: criteria with names, asked after every round.
+
+None of them asks whether the effect is significant: a run that stops as soon as it is would find
+an effect where there is none. The interval's width does not depend on where its centre lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bench_prep.measure.method import WIDTH_OF_MARGIN, Method
+from bench_prep.measure.records import Round
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, decisive, round_effect
+
+#: `interrupted` is what a run says when the user ended it.
+StoppedBy = Literal["width", "budget", "rounds", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The rounds so far, the seconds since the timing began, and those of the last round."""
+
+    rounds: Sequence[Round]
+    elapsed_s: float
+    round_s: float
+
+
+class Criterion(Protocol):
+    """A reason to stop."""
+
+    @property
+    def name(self) -> StoppedBy:
+        """What the result says."""
+
+    def met(self, progress: Progress) -> bool:
+        """Whether to stop after this round."""
+
+
+@dataclass(frozen=True)
+class TargetWidth:
+    """The interval's half width is at most `half_width`, a fraction of the slower arm's time.
+
+    Of the baseline's, where the candidate is the faster one: how much faster a candidate is that
+    takes a fortieth of the time is known well enough after the fewest rounds.
+    """
+
+    half_width: float
+    name: StoppedBy = "width"
+
+    def met(self, progress: Progress) -> bool:
+        counted = [one for one in progress.rounds if not one.left_out]
+        if len(counted) < ROUNDS_FOR_VERDICT:
+            return False
+        effect = round_effect(counted, decisive(counted))
+        return effect.half_width <= self.half_width * max(1.0, effect.ratio)
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Another round as long as the last one would not fit into `seconds`."""
+
+    seconds: float
+    name: StoppedBy = "budget"
+
+    def met(self, progress: Progress) -> bool:
+        return progress.elapsed_s + progress.round_s > self.seconds
+
+
+@dataclass(frozen=True)
+class FixedRounds:
+    """`count` rounds are done."""
+
+    count: int
+    name: StoppedBy = "rounds"
+
+    def met(self, progress: Progress) -> bool:
+        return len(progress.rounds) >= self.count
+
+
+def criteria(method: Method) -> tuple[Criterion, ...]:
+    """The method's reasons to stop, the first of which that is met is the one."""
+    if method.rounds is not None:
+        return (FixedRounds(method.rounds),)
+    return TargetWidth(WIDTH_OF_MARGIN * method.margin), TimeBudget(method.budget_s)

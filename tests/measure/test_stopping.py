@@ -1,0 +1,86 @@
+"""When a timing ends, and what it never asks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from bench_prep.measure.method import Method
+from bench_prep.measure.records import ARMS, Block, Round
+from bench_prep.measure.stopping import FixedRounds, Progress, TargetWidth, TimeBudget, criteria
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
+
+
+def round_of(candidate: float, baseline: float = 1e6) -> Round:
+    """A round whose blocks have one step, in nanoseconds."""
+    times = (baseline, candidate, baseline)
+    before, middle, after = (
+        Block(arm, {"host": [1, 2, 3], "ready": [round(time)]})
+        for arm, time in zip(ARMS, times, strict=True)
+    )
+    return Round((before, middle, after))
+
+
+def scattered(centre: float, spread: float, count: int = 12) -> list[Round]:
+    """Candidates from `centre * (1 - spread)` to `centre * (1 + spread)`."""
+    steps = (2 * index / (count - 1) - 1 for index in range(count))
+    return [round_of(1e6 * centre * (1 + spread * step)) for step in steps]
+
+
+def met(rounds: list[Round], half_width: float = 0.005) -> bool:
+    return TargetWidth(half_width).met(Progress(rounds, 0, 0))
+
+
+def test_the_target_is_a_width_and_no_significance() -> None:
+    assert met(scattered(1.0, 0.002)) and met(scattered(1.3, 0.002)) and met(scattered(0.7, 0.002))
+    assert not met(scattered(1.0, 0.02))
+    assert not met(scattered(1.1, 0.02)), "far from 0, and not yet known to half a per cent"
+
+
+def test_the_width_is_relative_to_the_slower_arm() -> None:
+    assert met(scattered(1 / 40, 0.15)), "of the baseline's time, it is known to 0.4 %"
+    assert not met(scattered(40, 0.15))
+    assert met(scattered(40, 0.004)), "0.4 % of the candidate's time"
+
+
+def test_no_target_before_there_is_an_interval() -> None:
+    assert not met([round_of(1e6)] * (ROUNDS_FOR_VERDICT - 1))
+    assert met([round_of(1e6)] * ROUNDS_FOR_VERDICT)
+    left_out = [replace(round_of(1e6), left_out="throttled")] * 5
+    assert not met([round_of(1e6)] * (ROUNDS_FOR_VERDICT - 1) + left_out)
+
+
+def test_rounds_that_do_not_count_have_no_say() -> None:
+    wild = [replace(round_of(9e6), left_out="throttled")] * 5
+    assert met(scattered(1.0, 0.002) + wild)
+
+
+@pytest.mark.parametrize(("elapsed", "last", "ends"), [(50, 9, False), (50, 11, True)])
+def test_the_budget_has_no_room_for_another_round(elapsed: float, last: float, ends: bool) -> None:
+    assert TimeBudget(60).met(Progress([], elapsed, last)) is ends
+
+
+def test_the_criteria_of_a_method() -> None:
+    assert criteria(Method(margin=0.02, budget_s=7)) == (TargetWidth(0.01), TimeBudget(7))
+    assert criteria(Method(rounds=7)) == (FixedRounds(7),)
+    assert [criterion.name for criterion in criteria(Method())] == ["width", "budget"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"margin": 0},
+        {"margin": 1},
+        {"margin": math.nan},
+        {"budget_s": 0},
+        {"budget_s": math.inf},
+        {"rounds": 0},
+        {"iters": 0},
+        {"warmup": -1},
+    ],
+)
+def test_impossible_methods(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        Method(**wrong)  # type: ignore[arg-type]
