@@ -12,7 +12,7 @@ from bench_prep.against import compare_worktrees
 from bench_prep.errors import BenchPrepError, as_raised
 from bench_prep.measure.records import Round
 from bench_prep.measure.stopping import StoppedBy
-from bench_prep.measure.verdict import decisive, round_effect
+from bench_prep.measure.verdict import decisive, effect_of, round_log_ratio
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.provenance.verify import Verification
 from bench_prep.report.sections import STOPPED
@@ -30,6 +30,7 @@ class Progress:
 
     environment: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    log_ratios: list[float] = field(default_factory=list)
     slices: int | None = None
     stopped_by: StoppedBy | None = None
     error: dict[str, Any] | None = None
@@ -110,10 +111,13 @@ def _watcher(
                 )
                 update("the first round", "time")
             case "round":
-                progress.rounds.append(Round.from_json(event["round"]))
+                one = Round.from_json(event["round"])
+                progress.rounds.append(one)
+                if not one.left_out:
+                    progress.log_ratios.append(round_log_ratio(one, decisive(one)))
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
-                update(_so_far(progress.rounds), "time")
+                update(_so_far(progress), "time")
             case "stopped":
                 progress.stopped_by = event["by"]
             case "error":
@@ -144,15 +148,14 @@ def time_worktrees(
     _timed(progress, stages)
 
 
-def _so_far(rounds: list[Round]) -> str:
-    counted = [one for one in rounds if not one.left_out]
-    if not counted:
-        return f"{len(rounds)} rounds, none of which counts"
-    effect = round_effect(counted, decisive(counted))
+def _so_far(progress: Progress) -> str:
+    if not progress.log_ratios:
+        return f"{len(progress.rounds)} rounds, none of which counts"
+    effect = effect_of(progress.log_ratios)
     between = ""
     if effect.low is not None and effect.high is not None:
         between = f" ({100 * effect.low:+.2f} to {100 * effect.high:+.2f} %)"
-    return f"{len(counted)} rounds, change {100 * effect.value:+.2f} %{between}"
+    return f"{effect.rounds} rounds, change {100 * effect.value:+.2f} %{between}"
 
 
 def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:

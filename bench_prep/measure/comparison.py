@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench_prep.measure.clocks import Device, Steps, time_block
+from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.method import Method
 from bench_prep.measure.plan import Pace, Samples, Take, Timing
 from bench_prep.measure.records import Arm, Clock, Round
 from bench_prep.measure.statistics import Figures, block_medians_ms, compare, over_rounds
 from bench_prep.measure.stopping import StoppedBy
-from bench_prep.measure.verdict import Effect, Verdict, clocks_of, decisive, round_effect, verdict
+from bench_prep.measure.verdict import (
+    Effect,
+    Verdict,
+    clocks_of,
+    decisive,
+    effect_of,
+    round_log_ratio,
+    verdict,
+)
+from bench_prep.measure.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -77,16 +87,29 @@ def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = Tr
     """
     counted = [one for one in rounds if not one.left_out]
     figures = over_rounds([compare(*block_medians_ms(one, clock)) for one in counted])
-    effect = round_effect(counted, clock)
+    effect = effect_of([round_log_ratio(one, clock) for one in counted])
     return Judgement(verdict(effect, margin, equal), effect, figures)
 
 
-def taking(baseline: Steps, candidate: Steps, device: Device | None = None) -> Take:
-    """Slices of two arms in this process, timed by `clocks.time_block`."""
+def taking(
+    baseline: Steps,
+    candidate: Steps,
+    device: Device | None = None,
+    disturbances: Callable[[Arm], Disturbances | None] = lambda arm: None,
+) -> Take:
+    """Slices of two arms in this process, timed by `clocks.time_block`.
+
+    `disturbances` gives that to which an arm's disturbances are added, as `Watch` has it.
+    """
 
     def take(arm: Arm, warmup: int, iters: int) -> Samples:
-        steps = candidate if arm == "candidate" else baseline
-        return time_block(steps, warmup=warmup, iters=iters, device=device)
+        return time_block(
+            candidate if arm == "candidate" else baseline,
+            warmup=warmup,
+            iters=iters,
+            device=device,
+            disturbances=disturbances(arm),
+        )
 
     return take
 
@@ -97,24 +120,27 @@ def settle(
     method: Method | None = None,
     *,
     device: Device | None = None,
+    watch: Watch | None = None,
 ) -> Result:
     """Is the candidate faster, slower or the same? Times both until that is known.
 
     Either arm is a function without arguments, or steps with parts that are not timed. Whether
-    both do the same is not looked at.
+    both do the same is not looked at. `watch` says which rounds were disturbed and do not count;
+    by default those in which something was compiled or collected.
 
     Raises:
-        ValueError: a time that is not above zero.
+        ValueError: no round counts, or a time that is not above zero.
     """
-    method = method or Method()
+    method, watch = method or Method(), watch or Watch()
     began = time.monotonic()
-    timing = Timing(taking(_steps(baseline), _steps(candidate), device), method)
-    rounds = tuple(timing.rounds())
+    take = taking(_steps(baseline), _steps(candidate), device, watch.disturbances)
+    timing = Timing(take, method)
+    rounds = tuple(timing.rounds(watch.left_out))
     assert timing.pace is not None and timing.stopped_by is not None
     return Result(
         rounds=rounds,
         clocks={clock: judge(rounds, clock, method.margin) for clock in clocks_of(rounds)},
-        decisive=decisive(rounds),
+        decisive=decisive(rounds[0]),
         stopped_by=timing.stopped_by,
         pace=timing.pace,
         seconds=time.monotonic() - began,

@@ -16,6 +16,7 @@ from typing import Protocol
 from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
 from bench_prep.measure.records import ARMS, Arm, Block, Clock, Round
 from bench_prep.measure.stopping import Progress, StoppedBy, criteria
+from bench_prep.measure.verdict import decisive, round_log_ratio
 
 Samples = dict[Clock, list[int]]
 
@@ -102,19 +103,24 @@ class Timing:
     def rounds(self, left_out: Callable[[], str] = str) -> Iterator[Round]:
         """Each round as soon as it is finished; what the consumer does meanwhile is in no time.
 
-        `left_out` is asked after every round why it does not count; empty: it counts.
+        `left_out` is asked after every round why it does not count; empty: it counts. What it
+        says of the steps before the first round is nobody's matter.
         """
         began = time.monotonic()
         self.pace = find_pace(self._take, self._method)
+        left_out()
         reasons = criteria(self._method)
-        done: list[Round] = []
+        log_ratios: list[float] = []
+        finished = 0
         started = time.monotonic()
         while self.stopped_by is None:
-            one = self._round(self.pace)
-            done.append(replace(one, left_out=left_out()))
-            yield done[-1]
+            one = replace(self._round(self.pace), left_out=left_out())
+            finished += 1
+            if not one.left_out:
+                log_ratios.append(round_log_ratio(one, decisive(one)))
+            yield one
             now = time.monotonic()
-            progress = Progress(done, now - began, now - started)
+            progress = Progress(log_ratios, finished, now - began, now - started)
             started = now
             self.stopped_by = next((r.name for r in reasons if r.met(progress)), None)
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bench_prep.measure.method import WIDTH_OF_MARGIN, Method
-from bench_prep.measure.records import Round
-from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, decisive, round_effect
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, effect_of
 
 #: `interrupted` is what a run says when the user ended it.
 StoppedBy = Literal["width", "budget", "rounds", "interrupted"]
@@ -20,9 +19,17 @@ StoppedBy = Literal["width", "budget", "rounds", "interrupted"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The rounds so far, the seconds since the timing began, and those of the last round."""
+    """How far a timing is.
 
-    rounds: Sequence[Round]
+    Attributes:
+        log_ratios: d of each round that counts, on the decisive clock (`verdict`).
+        rounds: all that are finished.
+        elapsed_s: seconds since the timing began.
+        round_s: seconds of the last round.
+    """
+
+    log_ratios: Sequence[float]
+    rounds: int
     elapsed_s: float
     round_s: float
 
@@ -50,10 +57,9 @@ class TargetWidth:
     name: StoppedBy = "width"
 
     def met(self, progress: Progress) -> bool:
-        counted = [one for one in progress.rounds if not one.left_out]
-        if len(counted) < ROUNDS_FOR_VERDICT:
+        if len(progress.log_ratios) < ROUNDS_FOR_VERDICT:
             return False
-        effect = round_effect(counted, decisive(counted))
+        effect = effect_of(progress.log_ratios)
         return effect.half_width <= self.half_width * max(1.0, effect.ratio)
 
 
@@ -76,7 +82,7 @@ class FixedRounds:
     name: StoppedBy = "rounds"
 
     def met(self, progress: Progress) -> bool:
-        return len(progress.rounds) >= self.count
+        return progress.rounds >= self.count
 
 
 def criteria(method: Method) -> tuple[Criterion, ...]:

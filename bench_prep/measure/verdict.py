@@ -164,18 +164,15 @@ def clocks_of(rounds: Sequence[Round]) -> list[Clock]:
     return [clock for clock in CLOCKS if clock in present[0]]
 
 
-def decisive(rounds: Sequence[Round]) -> Clock:
-    """The clock that decides when the timing ends and which exit code follows."""
-    clocks = clocks_of(rounds)
-    return "ready" if "ready" in clocks else clocks[0]
+def decisive(one: Round) -> Clock:
+    """The clock that decides when the timing ends and which exit code follows: ready or host."""
+    return "ready" if "ready" in one.blocks[0].samples else "host"
 
 
-def round_effect(rounds: Sequence[Round], clock: Clock) -> Effect:
-    """The effect on one clock over those rounds that count.
+def round_log_ratio(one: Round, clock: Clock) -> float:
+    """d of a round on one clock, from the medians of its blocks.
 
     Raises:
-        ValueError: no round counts, or a time that is not above zero.
+        ValueError: a time that is not above zero.
     """
-    return effect_of(
-        [log_ratio(*block_medians_ms(one, clock)) for one in rounds if not one.left_out]
-    )
+    return log_ratio(*block_medians_ms(one, clock))

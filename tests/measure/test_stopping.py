@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from bench_prep.measure.method import Method
-from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.measure.stopping import FixedRounds, Progress, TargetWidth, TimeBudget, criteria
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 
 
-def round_of(candidate: float, baseline: float = 1e6) -> Round:
-    """A round whose blocks have one step, in nanoseconds."""
-    times = (baseline, candidate, baseline)
-    before, middle, after = (
-        Block(arm, {"host": [1, 2, 3], "ready": [round(time)]})
-        for arm, time in zip(ARMS, times, strict=True)
-    )
-    return Round((before, middle, after))
+def scattered(centre: float, spread: float, count: int = 12) -> list[float]:
+    """d of rounds with ratios from `centre * (1 - spread)` to `centre * (1 + spread)`."""
+    return [
+        math.log(centre * (1 + spread * (2 * index / (count - 1) - 1))) for index in range(count)
+    ]
 
 
-def scattered(centre: float, spread: float, count: int = 12) -> list[Round]:
-    """Candidates from `centre * (1 - spread)` to `centre * (1 + spread)`."""
-    steps = (2 * index / (count - 1) - 1 for index in range(count))
-    return [round_of(1e6 * centre * (1 + spread * step)) for step in steps]
-
-
-def met(rounds: list[Round], half_width: float = 0.005) -> bool:
-    return TargetWidth(half_width).met(Progress(rounds, 0, 0))
+def met(log_ratios: list[float], half_width: float = 0.005) -> bool:
+    return TargetWidth(half_width).met(Progress(log_ratios, len(log_ratios), 0, 0))
 
 
 def test_the_target_is_a_width_and_no_significance() -> None:
@@ -46,20 +35,18 @@ def test_the_width_is_relative_to_the_slower_arm() -> None:
 
 
 def test_no_target_before_there_is_an_interval() -> None:
-    assert not met([round_of(1e6)] * (ROUNDS_FOR_VERDICT - 1))
-    assert met([round_of(1e6)] * ROUNDS_FOR_VERDICT)
-    left_out = [replace(round_of(1e6), left_out="throttled")] * 5
-    assert not met([round_of(1e6)] * (ROUNDS_FOR_VERDICT - 1) + left_out)
-
-
-def test_rounds_that_do_not_count_have_no_say() -> None:
-    wild = [replace(round_of(9e6), left_out="throttled")] * 5
-    assert met(scattered(1.0, 0.002) + wild)
+    assert not met([0.0] * (ROUNDS_FOR_VERDICT - 1))
+    assert met([0.0] * ROUNDS_FOR_VERDICT)
 
 
 @pytest.mark.parametrize(("elapsed", "last", "ends"), [(50, 9, False), (50, 11, True)])
 def test_the_budget_has_no_room_for_another_round(elapsed: float, last: float, ends: bool) -> None:
-    assert TimeBudget(60).met(Progress([], elapsed, last)) is ends
+    assert TimeBudget(60).met(Progress([], 1, elapsed, last)) is ends
+
+
+def test_a_fixed_plan_counts_all_rounds() -> None:
+    assert not FixedRounds(3).met(Progress([], 2, 0, 0))
+    assert FixedRounds(3).met(Progress([], 3, 0, 0))
 
 
 def test_the_criteria_of_a_method() -> None:
