@@ -28,8 +28,8 @@ Verdict = Literal["faster", "slower", "same", "inconclusive", "different"]
 CONFIDENCE = 0.998
 #: Below, no interval over rounds has that confidence: 1 - 2 * 0.5**10 is the first above it.
 ROUNDS_FOR_VERDICT = 10
-#: Up to here the signed ranks' distribution is exact, as in `scipy.stats.wilcoxon`.
-_EXACT = 50
+#: Up to so many values the signed ranks' distribution is exact, then it is the normal one.
+_EXACT = 200
 #: More values than this are merged into means of neighbours (batch means; Law, Simulation
 #: Modeling and Analysis, 5th edition, section 9.5.3), which bounds the memory.
 _MOST = 400
@@ -78,7 +78,7 @@ def _tail(count: int, confidence: float) -> int:
     pairs = count * (count + 1) // 2
     if count > _EXACT:
         deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-        return max(0, math.floor(pairs / 2 + float(norm.ppf(half)) * deviation))
+        return math.floor(pairs / 2 + float(norm.ppf(half)) * deviation) + 1
     # The sum of those of the ranks 1 to n whose sign is positive, each with probability 1/2.
     probability = np.zeros(pairs + 1)
     probability[0] = 1.0
