@@ -18,6 +18,8 @@ from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
 from bench_prep.measure.plan import Samples, Timing
 from bench_prep.measure.records import Arm
+from bench_prep.measure.state import MachineState, together
+from bench_prep.measure.watch import Watch
 from bench_prep.provenance.launch import Child, launched, temporary_folder
 from bench_prep.provenance.verify import Verification
 from bench_prep.settings import RunSettings
@@ -167,11 +169,15 @@ class _Comparison:
     def _time(self) -> None:
         def take(arm: Arm, warmup: int, iters: int) -> Samples:
             process = self._candidate if arm == "candidate" else self._baseline
-            samples: Samples = process.ask("slice", warmup=warmup, iters=iters)["samples"]
+            found = process.ask("slice", warmup=warmup, iters=iters)
+            watch.disturbances(arm).add(**found["disturbances"])
+            samples: Samples = found["samples"]
             return samples
 
+        self._on_event(self._baseline.ask("clock_cost"))
+        watch = Watch(self._machine)
         timing = Timing(take, self._settings.method)
-        for number, one in enumerate(timing.rounds(), start=1):
+        for number, one in enumerate(timing.rounds(watch.left_out), start=1):
             self._compare(*self._ask_both("digests"), f"after round {number}")
             self._on_event(
                 {
@@ -179,9 +185,14 @@ class _Comparison:
                     "round": one.to_json(),
                     "dispatched_pct": None,
                     "slices": timing.slices,
+                    "span": watch.span and watch.span.to_json(),
                 }
             )
         self._on_event({"event": "stopped", "by": timing.stopped_by})
+
+    def _machine(self) -> MachineState:
+        answers = self._ask_both("machine")
+        return together(*(MachineState.from_json(answer["state"]) for answer in answers))
 
     def _compare(self, expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
         left, right = expected["digests"], found["digests"]

@@ -7,7 +7,9 @@ Its commands and what it answers, one event each:
     restart STRETCH             `digests`: the request is put before the first step of a stretch
     save FILE                   `ready`: everything that can be compared, for the other arm
     step                        `digests` of one step, where the forward pass would read them
-    slice WARMUP ITERS          `slice`: the samples of one timed slice
+    clock_cost                  `clock_cost`: what each clock shows of an empty step
+    slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it
+    machine                     `machine`: the machine's state, between slices
     locate PATH FILE            `difference` to a file saved by the other arm
     check                       `checked`: what was imported meanwhile was verified, too
 """
@@ -55,6 +57,7 @@ class _Arm:
     def __init__(self, settings: RunSettings, runner: Any, job: dict[str, Any]) -> None:
         from bench_prep.decode.steps import Decoder
         from bench_prep.measure.clocks import CudaDevice
+        from bench_prep.measure.state import state_reader
 
         self._settings = settings
         self._job = job
@@ -64,6 +67,7 @@ class _Arm:
         self._unbooked = False
         self._places: Any = {}
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
+        self._read_machine = state_reader(runner.device)
 
     @property
     def last_position(self) -> int:
@@ -138,12 +142,28 @@ class _Arm:
 
     def _slice(self, warmup: int, iters: int) -> dict[str, Any]:
         from bench_prep.measure.clocks import time_block
+        from bench_prep.measure.disturbances import Disturbances
 
         self._book()
-        samples = time_block(self._decoder, warmup=warmup, iters=iters, device=self._device)
+        disturbances = Disturbances()
+        samples = time_block(
+            self._decoder,
+            warmup=warmup,
+            iters=iters,
+            device=self._device,
+            disturbances=disturbances,
+        )
         self._result = None
         self._places = {}  # the slices start the request anew
-        return {"event": "slice", "samples": samples}
+        return {"event": "slice", "samples": samples, "disturbances": disturbances.to_json()}
+
+    def _clock_cost(self) -> dict[str, Any]:
+        from bench_prep.measure.clocks import clock_cost
+
+        return {"event": "clock_cost", "ns": clock_cost(self._device)}
+
+    def _machine(self) -> dict[str, Any]:
+        return {"event": "machine", "state": self._read_machine().to_json()}
 
     def _check(self) -> dict[str, Any]:
         check_imported(self._job)

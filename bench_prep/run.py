@@ -20,10 +20,8 @@ from bench_prep.against import CANDIDATE
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
-    Inconclusive,
     UsageError,
 )
-from bench_prep.measure.records import Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.report.rows import rows
@@ -74,7 +72,6 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         if not progress.rounds:
             raise
         interrupted = True
-    _require_counted(progress.rounds)
     with _not_interrupted():
         frame = rows(
             settings,
@@ -86,6 +83,8 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             started=started,
             stopped_by="interrupted" if interrupted else progress.stopped_by,
             slices=progress.slices,
+            spans=progress.spans,
+            clock_cost=progress.clock_cost,
         )
         # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
         try:
@@ -97,16 +96,6 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         return EXIT_INTERRUPTED
     decisive = frame[frame["clock"] == "ready"].iloc[0]
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
-
-
-def _require_counted(rounds: list[Round]) -> None:
-    """Disturbed rounds alone say nothing."""
-    if all(one.left_out for one in rounds):
-        raise Inconclusive(
-            f"all {len(rounds)} rounds were disturbed and left out, the last one because "
-            f"{rounds[-1].left_out}",
-            "remove the disturbance, or raise --warmup, and run again",
-        )
 
 
 def _require_candidate_file(settings: RunSettings) -> None:

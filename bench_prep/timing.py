@@ -10,7 +10,8 @@ from typing import Any
 
 from bench_prep.against import compare_worktrees
 from bench_prep.errors import BenchPrepError, as_raised
-from bench_prep.measure.records import Round
+from bench_prep.measure.records import Clock, Round
+from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import decisive, effect_of, round_log_ratio
 from bench_prep.provenance.launch import run_isolated
@@ -30,6 +31,8 @@ class Progress:
 
     environment: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    clock_cost: dict[Clock, int] = field(default_factory=dict)
     log_ratios: list[float] = field(default_factory=list)
     slices: int | None = None
     stopped_by: StoppedBy | None = None
@@ -115,9 +118,13 @@ def _watcher(
                 progress.rounds.append(one)
                 if not one.left_out:
                     progress.log_ratios.append(round_log_ratio(one, decisive(one)))
+                if event.get("span"):
+                    progress.spans.append(Span.from_json(event["span"]))
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
                 update(_so_far(progress), "time")
+            case "clock_cost":
+                progress.clock_cost = event["ns"]
             case "stopped":
                 progress.stopped_by = event["by"]
             case "error":

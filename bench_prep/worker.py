@@ -30,10 +30,12 @@ def _work(job: dict[str, Any]) -> None:
     from bench_prep.decode.equality import compare, prove_equal
     from bench_prep.decode.steps import Decoder, Workload
     from bench_prep.decode.stretches import stretches
-    from bench_prep.measure.clocks import CudaDevice
+    from bench_prep.measure.clocks import CudaDevice, clock_cost
     from bench_prep.measure.comparison import taking
     from bench_prep.measure.plan import Samples, Timing
     from bench_prep.measure.records import Arm
+    from bench_prep.measure.state import state_reader
+    from bench_prep.measure.watch import Watch
 
     require_findable(settings.candidate)
     baseline_runner, runner = bring_up(settings, version, job, 2)
@@ -62,7 +64,8 @@ def _work(job: dict[str, Any]) -> None:
     device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
     share = DispatchedShare(candidate)
 
-    slices = taking(baseline, other, device)
+    watch = Watch(state_reader(runner.device))
+    slices = taking(baseline, other, device, watch.disturbances)
 
     def take(arm: Arm, warmup: int, iters: int) -> Samples:
         share.mark()
@@ -73,7 +76,8 @@ def _work(job: dict[str, Any]) -> None:
 
     timing = Timing(take, settings.method)
     with torch.inference_mode(), own_errors(settings.candidate, other):
-        for number, one in enumerate(timing.rounds(), start=1):
+        emit({"event": "clock_cost", "ns": clock_cost(device)})
+        for number, one in enumerate(timing.rounds(watch.left_out), start=1):
             compare(baseline, other, f"after round {number}")
             code.require_untouched(settings.candidate)
             emit(
@@ -82,6 +86,7 @@ def _work(job: dict[str, Any]) -> None:
                     "round": one.to_json(),
                     "dispatched_pct": share.percent(),
                     "slices": timing.slices,
+                    "span": watch.span and watch.span.to_json(),
                 }
             )
     emit({"event": "stopped", "by": timing.stopped_by})

@@ -7,12 +7,17 @@ is in a service: other threads run, caches are cold, the device is busy with the
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from bench_prep.engine.worker import ProbedWorker
 from bench_prep.fastpath.preparer import FastPath
 from bench_prep.fastpath.selfcheck import SelfCheck
+from bench_prep.measure.clocks import CudaDevice
+from bench_prep.measure.disturbances import Allocates, Disturbances
 from bench_prep.measure.records import ARMS, Block, Round
+from bench_prep.measure.state import Span, state_reader
+from bench_prep.measure.watch import Watch
 
 
 class Stretches:
@@ -22,13 +27,28 @@ class Stretches:
     path took. While vLLM's own path is timed its block tables are not tracked. Two clocks, in
     nanoseconds: `host`, the call itself; `step`, from the start of this preparation to the next
     one's, which is the time per output token.
+
+    The machine's state is read between rounds, in the first step after one. A round with a
+    throttled device or a compilation in it does not count; the garbage collector is the service's.
     """
 
-    def __init__(self, path: FastPath, warmup: int, iters: int) -> None:
+    def __init__(
+        self,
+        path: FastPath,
+        warmup: int,
+        iters: int,
+        watch: Watch | None = None,
+        device: Allocates | None = None,
+    ) -> None:
         self._path = path
         self._warmup, self._iters = warmup, iters
+        self._watch = Watch() if watch is None else watch
+        self._device = device
+        self._counting = ExitStack()
         self._rounds: list[Round] = []
         self._blocks: list[Block] = []
+        #: The machine before and after each round.
+        self.spans: list[Span] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -36,6 +56,8 @@ class Stretches:
         self._host: list[int] = []
         self._step: list[int] = []
         self._skip, self._started = self._warmup, 0
+        self._disturbances = Disturbances()
+        self._counting.enter_context(self._disturbances.counted(self._device))
         if self._arm == "candidate":
             self._path.track()
         else:
@@ -70,11 +92,23 @@ class Stretches:
                 self._end()
 
     def _end(self) -> None:
+        self.close()
+        self._watch.disturbances(self._arm).add(
+            compilations=self._disturbances.compilations,
+            allocations=self._disturbances.allocations,
+        )
         self._blocks.append(Block(self._arm, {"host": self._host, "step": self._step}))
         if len(self._blocks) == len(ARMS):
-            self._rounds.append(Round((self._blocks[0], self._blocks[1], self._blocks[2])))
+            before, candidate, after = self._blocks
+            self._rounds.append(Round((before, candidate, after), self._watch.left_out()))
+            if self._watch.span is not None:
+                self.spans.append(self._watch.span)
             self._blocks = []
         self._begin()
+
+    def close(self) -> None:
+        """Count disturbances no longer."""
+        self._counting.close()
 
     def finished(self) -> list[Round]:
         """The whole rounds so far."""
@@ -120,11 +154,23 @@ class TimedWorker(ProbedWorker):
 
     def begin_stretches(self, warmup: int, iters: int) -> None:
         """From now on the two paths alternate."""
-        self.model_runner._prepare_inputs = Stretches(self._path, warmup, iters)
+        device = self.model_runner.device
+        index = None if device.type == "cpu" else device.index or 0
+        self.model_runner._prepare_inputs = Stretches(
+            self._path,
+            warmup,
+            iters,
+            Watch(state_reader(device)),
+            None if index is None else CudaDevice(index),
+        )
 
-    def end_stretches(self) -> list[dict[str, Any]]:
-        """The finished rounds; the fast path takes all steps again."""
+    def end_stretches(self) -> dict[str, Any]:
+        """The finished rounds and the machine around them; the fast path takes all steps again."""
         stretches: Stretches = self.model_runner._prepare_inputs
+        stretches.close()
         self.model_runner._prepare_inputs = self._path
         self._path.track()
-        return [one.to_json() for one in stretches.finished()]
+        return {
+            "rounds": [one.to_json() for one in stretches.finished()],
+            "spans": [span.to_json() for span in stretches.spans],
+        }

@@ -14,6 +14,7 @@ from bench_prep.engine.run import engine_environment, require_done
 from bench_prep.engine.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE
 from bench_prep.measure.records import Round
+from bench_prep.measure.state import Span
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.report.rows import rows
@@ -100,6 +101,7 @@ def time_engine(
         },
         run_id=run_id,
         started=started,
+        spans=found.spans,
     )
     steps = store(output, frame, run_id, found.rounds)
     console.print(result_view(frame))
@@ -116,6 +118,7 @@ class _Found:
         self.environment: dict[str, Any] = {}
         self.checked = 0
         self.rounds: list[Round] = []
+        self.spans: list[Span] = []
         self.last: dict[str, Any] = {}
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -127,6 +130,7 @@ class _Found:
                 self.checked = event["steps"]
             case "rounds":
                 self.rounds = [Round.from_json(one) for one in event["rounds"]]
+                self.spans = [Span.from_json(one) for one in event["spans"]]
 
 
 def _arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:

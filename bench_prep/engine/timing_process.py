@@ -57,14 +57,15 @@ def _work(job: dict[str, Any]) -> None:
     ask("begin_stretches", job["warmup"], job["iters"])
     # One step more per stretch: a step's time ends with the next one's start.
     decode((job["rounds"] + 1) * len(ARMS) * (job["warmup"] + job["iters"] + 1))
-    rounds = ask("end_stretches")[: job["rounds"]]
+    found = ask("end_stretches")
+    rounds, spans = (found[name][: job["rounds"]] for name in ("rounds", "spans"))
     if len(rounds) < job["rounds"]:
         raise Inconclusive(
             f"only {len(rounds)} of {job['rounds']} rounds were filled: the fast path left steps "
             "to vLLM's own path",
             "see the summary in the log",
         )
-    emit({"event": "rounds", "rounds": rounds})
+    emit({"event": "rounds", "rounds": rounds, "spans": spans})
     llm.llm_engine.engine_core.shutdown()
 
 

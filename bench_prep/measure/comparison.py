@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench_prep.measure.clocks import Device, Steps, time_block
@@ -82,12 +82,17 @@ class Calls:
 def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = True) -> Judgement:
     """The verdict on one clock, over those rounds that count.
 
+    Where most rounds were left out there is no interval, and so no verdict: what disturbs most
+    rounds may be what an arm itself does.
+
     Raises:
         ValueError: no round counts, or a time that is not above zero.
     """
     counted = [one for one in rounds if not one.left_out]
     figures = over_rounds([compare(*block_medians_ms(one, clock)) for one in counted])
     effect = effect_of([round_log_ratio(one, clock) for one in counted])
+    if 2 * len(counted) < len(rounds):
+        effect = replace(effect, low=None, high=None)
     return Judgement(verdict(effect, margin, equal), effect, figures)
 
 

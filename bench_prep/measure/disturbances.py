@@ -43,9 +43,13 @@ class Disturbances:
             before = self._so_far(compiled, device)
             yield
             after = self._so_far(compiled, device)
-        self.compilations += after[0] - before[0]
-        self.collections += after[1] - before[1]
-        self.allocations += after[2] - before[2]
+        self.add(*(now - then for now, then in zip(after, before, strict=True)))
+
+    def add(self, compilations: int = 0, collections: int = 0, allocations: int = 0) -> None:
+        """Add what was counted elsewhere."""
+        self.compilations += compilations
+        self.collections += collections
+        self.allocations += allocations
 
     @staticmethod
     def _so_far(compiled: list[None], device: Allocates | None) -> tuple[int, int, int]:

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench_prep.measure.device_state import THROTTLES, DeviceState
+from bench_prep.measure.device_state import THROTTLES, DeviceState, device_reader
 from bench_prep.measure.interpreter import slowed_by
 
 
@@ -102,6 +103,28 @@ def read_state(device: Callable[[], DeviceState] | None = None) -> MachineState:
     }
     end = time.perf_counter()
     return MachineState(at_s=end, read_s=end - start, **state)
+
+
+def state_reader(device: Any) -> Callable[[], MachineState]:
+    """`read_state` for this `torch.device`."""
+    reader = None if device.type == "cpu" else device_reader(device.index or 0)
+    return partial(read_state, reader)
+
+
+def together(one: MachineState, other: MachineState) -> MachineState:
+    """Two processes that time in turn, seen as one: what they used and what slows them, added."""
+
+    def total(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a + b
+
+    return replace(
+        one,
+        read_s=one.read_s + other.read_s,
+        own_s=one.own_s + other.own_s,
+        waited_s=total(one.waited_s, other.waited_s),
+        threads=max((n for n in (one.threads, other.threads) if n is not None), default=None),
+        slowed_by=tuple(dict.fromkeys(one.slowed_by + other.slowed_by)),
+    )
 
 
 @dataclass(frozen=True)

@@ -18,42 +18,37 @@ class Watch:
     """Follows the rounds of a run.
 
     `read` gives the machine's state at the end of each round, which is the beginning of the next
-    one. Where other processes time, they read it and `add` what they found.
+    one; without it only disturbances are followed.
 
     Attributes:
-        spans: what is known of the machine during the last round.
+        span: the machine before and after the last round; None without `read`.
     """
 
     def __init__(self, read: Callable[[], MachineState] | None = None) -> None:
         self._read = read
         self._last = None if read is None else read()
-        self._added: list[Span] = []
         self._disturbances: dict[Arm, Disturbances] = defaultdict(Disturbances)
-        self.spans: list[Span] = []
+        self.span: Span | None = None
 
     def disturbances(self, arm: Arm) -> Disturbances:
         """Those of this round's timed steps of an arm; whoever times adds to them."""
         return self._disturbances[arm]
 
-    def add(self, span: Span) -> None:
-        """The machine before and after something that was timed in this round."""
-        self._added.append(span)
-
     def left_out(self) -> str:
         """End the round; why it does not count, empty where it does."""
         if self._read is not None and self._last is not None:
-            now = self._read()
-            self.add(Span(self._last, now))
-            self._last = now
-        throttled = dict.fromkeys(reason for span in self._added for reason in span.throttled)
+            self.span = Span(self._last, self._read())
+            self._last = self.span.after
         reasons = [
-            *(f"the device was throttled ({reason})" for reason in throttled),
+            *(
+                f"the device was throttled ({reason})"
+                for reason in (() if self.span is None else self.span.throttled)
+            ),
             *(
                 f"{text} in {arm}"
                 for arm, disturbances in self._disturbances.items()
                 for text in disturbances.texts()
             ),
         ]
-        self.spans, self._added = self._added, []
         self._disturbances.clear()
         return "; ".join(reasons)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench_prep.errors import Inconclusive
 from bench_prep.measure.comparison import judge
 from bench_prep.measure.records import ARMS, Clock, Round
+from bench_prep.measure.state import Span
 from bench_prep.measure.statistics import (
     Figures,
     median_figure,
@@ -17,6 +19,7 @@ from bench_prep.measure.statistics import (
 )
 from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import Effect, clocks_of
+from bench_prep.report.machine import machine_cells
 from bench_prep.report.schema import VERSION, environment_record, frame_of
 from bench_prep.settings import RunSettings
 
@@ -81,6 +84,8 @@ def rows(
     started: str,
     stopped_by: StoppedBy | None = None,
     slices: int | None = None,
+    spans: Sequence[Span] = (),
+    clock_cost: Mapping[Clock, int] | None = None,
 ) -> pd.DataFrame:
     """One row per clock that the samples have, in the order host, ready, device.
 
@@ -88,14 +93,22 @@ def rows(
     (DESIGN section 3). Where the outputs differ no timing is reported: all time columns stay
     empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
     are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
+    `spans` are the machine before and after each round, `clock_cost` is of `clocks.clock_cost`.
 
     Raises:
-        ValueError: no round that counts, blocks with different clocks, a time that is not above
-            zero, or an environment key that is not a column.
+        Inconclusive: every round was left out.
+        ValueError: no round, blocks with different clocks, a time that is not above zero, or an
+            environment key that is not a column.
     """
+    if not rounds:
+        raise ValueError("no finished round: there is nothing to write")
     counted = [one for one in rounds if not one.left_out]
     if not counted:
-        raise ValueError("no finished round: there is nothing to write")
+        raise Inconclusive(
+            f"all {len(rounds)} rounds were disturbed and left out, the last one because "
+            f"{rounds[-1].left_out}",
+            "remove the disturbance, or raise --warmup, and run again",
+        )
     clocks = clocks_of(counted)
     common = {
         "schema": VERSION,
@@ -121,10 +134,12 @@ def rows(
         "tpot_ms": settings.tpot_ms,
         "equal": equal,
     } | environment_record(environment)
+    common |= machine_cells(rounds, spans)
     records = []
     for clock in clocks:
-        judged = judge(counted, clock, settings.margin / 100, equal)
+        judged = judge(rounds, clock, settings.margin / 100, equal)
         record = common | {"clock": clock, "verdict": judged.verdict}
+        record["clock_cost_ns"] = (clock_cost or {}).get(clock)
         if equal:
             record |= figure_cells(judged.figures, settings.tpot_ms)
             record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)

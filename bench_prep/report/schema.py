@@ -6,7 +6,7 @@ needs a new `VERSION`; the versions before it stay readable, and what they lack 
 1  the first one
 2  `worktree_diff_sha256`, `against_...`
 3  `effect_...`, `margin_pct` and the verdict that follows from them; `budget_s`, `slices`,
-   `stopped_by`, `rounds_left_out`
+   `stopped_by`, `rounds_left_out`; `clock_cost_ns`, and the machine's state with what is doubtful
 """
 
 from __future__ import annotations
@@ -75,7 +75,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("budget_s", "float", "setting", "s", "the timing's time; empty: fixed rounds", since=3),
     Column("rounds", "int", "result", "rounds", "finished A/B/A rounds; figures are medians of"),
     Column("rounds_left_out", "int", "result", "rounds", "other rounds, not counted", since=3),
+    Column("left_out_because", "text", "result", "", "why, and how many rounds each", since=3),
     Column("stopped_by", "text", "result", "", "width, budget, rounds or interrupted", since=3),
+    Column(
+        "clock_cost_ns", "int", "result", "ns", "what the clock shows of an empty step", since=3
+    ),
     *_blocks(),
     Column("baseline_ms", "float", "result", "ms", "min(baseline_before, baseline_after)"),
     Column("drift_pct", "float", "result", "%", "|baseline_before - baseline_after| / baseline"),
@@ -95,6 +99,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("share_of_tpot_pct", "float", "result", "%", "saved / TPOT"),
     Column("equal", "bool", "result", "", "every buffer was identical to the twin's"),
     Column("verdict", "text", "result", "", "faster, slower, same, inconclusive or different"),
+    Column("doubts", "text", "result", "", "what makes it doubtful (and what to do)", since=3),
+    Column("unknown_state", "text", "result", "", "what of the state was not readable", since=3),
+    Column("machine_state", "text", "result", "JSON", "before and after the rounds", since=3),
     Column(
         "compared", "bool", "environment", "", "the installed package was compared to a worktree"
     ),

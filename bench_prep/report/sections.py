@@ -10,6 +10,7 @@ import pandas as pd
 
 from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, cumulative_saving_ms
 from bench_prep.measure.verdict import CONFIDENCE, ROUNDS_FOR_VERDICT
+from bench_prep.report.machine import machine_warnings, state_notes, state_rows
 from bench_prep.report.schema import BY_NAME
 
 #: Lengths of the requests whose saving is shown, in output tokens.
@@ -182,6 +183,8 @@ def why_inconclusive(row: pd.Series[Any]) -> str:
     if missing(row["effect_low_pct"]) or missing(row["effect_high_pct"]):
         rounds = 1 if missing(row["rounds"]) else row["rounds"]
         counted = "1 round" if rounds == 1 else f"{rounds} rounds"
+        if rounds >= ROUNDS_FOR_VERDICT:
+            return f"{row['rounds_left_out']} rounds were left out, more than the {counted} counted"
         return f"{counted}, and a verdict needs {ROUNDS_FOR_VERDICT}"
     _, between, margin = change(row)
     return f"the change lies between {between.replace(' to ', ' and ')}, the margin is {margin}"
@@ -235,9 +238,7 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
         for name, reason in zip(names, reasons, strict=True)
         if reason
     )
-    left_out = [not missing(value) and value > 0 for value in frame["rounds_left_out"]]
-    if any(left_out):
-        found.append(f"Rounds were disturbed, left out and not counted{which(left_out)}.")
+    found.extend(machine_warnings(frame, which))
     if any(reasons):
         found.append(
             "What to do: stop other work on the machine, raise --budget, leave out --rounds or "
@@ -342,6 +343,10 @@ def run_sections(frame: pd.DataFrame) -> list[Section]:
             notes=() if machine else ("Not stated in the file.",),
         )
     )
+    state = state_rows(first)
+    if state:
+        header = ("state", "before", "after")
+        sections.append(Section("Machine while it timed", header, state, 3, state_notes(first)))
     timed = frame[frame["verdict"] != "different"]
     if len(timed):
         sections.append(_verdicts(timed))

@@ -208,14 +208,15 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
     """Every timed step, as gzip CSV: `round,arm,step,host_ns,ready_ns,device_ns`.
 
     Rounds and steps count from 0; times are in nanoseconds, empty where the platform has no such
-    clock. Inside an engine there is `step_ns` too. `path` is the file itself (`steps_path`); it is
-    replaced whole.
+    clock. Inside an engine there is `step_ns` too, and `left_out` where rounds do not count: why
+    this one does not. `path` is the file itself (`steps_path`); it is replaced whole.
 
     Raises:
         UsageError: the file cannot be written.
         Missing: no space on the disk.
         ValueError: no rounds.
     """
+    marked = any(one.left_out for one in rounds)
     frames = []
     for number, one in enumerate(rounds):
         for block in one.blocks:
@@ -225,9 +226,8 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
                 for clock in CLOCKS
                 if clock != "step" or clock in block.samples
             }
-            frames.append(
-                pd.DataFrame({"round": number, "arm": block.arm, "step": range(count), **columns})
-            )
+            steps = {"round": number, "arm": block.arm, "step": range(count), **columns}
+            frames.append(pd.DataFrame(steps | ({"left_out": one.left_out} if marked else {})))
     text = pd.concat(frames).to_csv(index=False, lineterminator="\n")
     with _as_user_error(path):
         _replace(path.resolve(), gzip.compress(text.encode(), mtime=0))

@@ -10,7 +10,7 @@ import pytest
 from bench_prep.measure.device_state import DeviceState
 from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.doubts import doubts, unknown
-from bench_prep.measure.state import MachineState, Span, read_state
+from bench_prep.measure.state import MachineState, Span, read_state, together
 from bench_prep.measure.watch import Watch
 
 DEVICE = DeviceState(
@@ -180,7 +180,7 @@ class TestWatch:
         hot = replace(AFTER, **device(reasons=("thermal slowdown by hardware",)))
         watch = Watch(Readings(BEFORE, AFTER, hot, AFTER, AFTER))
         assert watch.left_out() == ""
-        assert watch.spans == [Span(BEFORE, AFTER)]
+        assert watch.span == Span(BEFORE, AFTER)
         reason = "the device was throttled (thermal slowdown by hardware)"
         assert watch.left_out() == reason
         # Nobody knows when in this round it ended.
@@ -210,11 +210,24 @@ class TestWatch:
         assert watch.disturbances("candidate") == Disturbances()
         assert watch.left_out() == ""
 
-    def test_other_processes_can_read_for_it(self) -> None:
+    def test_without_a_reading_disturbances_alone_count(self) -> None:
         watch = Watch()
-        watch.add(span())
-        watch.add(span(after=device(reasons=("power brake",))))
-        assert watch.left_out() == "the device was throttled (power brake)"
-        assert len(watch.spans) == 2
         assert watch.left_out() == ""
-        assert watch.spans == []
+        assert watch.span is None
+
+
+def test_two_processes_that_time_in_turn_are_seen_as_one() -> None:
+    """Else the work of one would be that of others to the other one."""
+    one, other = span(), span({"own_s": 7.0, "waited_s": 0.5}, {"own_s": 12.0, "waited_s": 0.6})
+    both_busy = span(after={"busy_s": 1015.0, "waited_s": 1.2})
+    assert texts(both_busy) == [
+        "other work kept 0.5 of 4 processors busy",
+        "the timing thread waited 2.0 % of the time for a processor",
+    ]
+    seen = Span(together(both_busy.before, other.before), together(both_busy.after, other.after))
+    assert texts(seen) == ["the timing thread waited 3.0 % of the time for a processor"]
+    assert together(one.before, replace(other.before, waited_s=None)).waited_s is None
+    slow = replace(other.before, slowed_by=("tracemalloc",), threads=None)
+    assert together(one.before, slow).slowed_by == ("tracemalloc",)
+    assert together(one.before, slow).threads == 1
+    assert together(slow, slow).threads is None

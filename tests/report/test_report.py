@@ -122,7 +122,9 @@ def test_warnings(make_frame, make_round) -> None:
     assert "Partial: interrupted" in warned(make_frame, partial=True)
     assert "fell back" in warned(make_frame, environment={"dispatched_pct": 99.9})
     left_out = [make_round()] * 10 + [replace(make_round(), left_out="throttled")]
-    assert "Rounds were disturbed, left out and not counted." in warned(make_frame, rounds=left_out)
+    assert "not counted, whatever their times: throttled (1 round)" in warned(
+        make_frame, rounds=left_out
+    )
     few = warned(make_frame)
     assert "Inconclusive (host): 1 round, and a verdict needs 10." in few
     noisy = warned(make_frame, rounds=[make_round((100_000, n, 100_000)) for n in SCATTERED])

@@ -1,0 +1,139 @@
+"""The machine's state in a row and in the report: cells, a table, and what is doubtful."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench_prep.measure.doubts import doubts, unknown
+from bench_prep.measure.records import Round
+from bench_prep.measure.state import MachineState, Span
+
+#: Between the entries of a text cell; entries have none in them.
+_SEPARATOR = "; "
+#: Share of a figure above which the clock's own cost is mentioned.
+CLOCK_SHARE = 0.01
+_UNKNOWN = "unknown"
+
+
+def machine_cells(rounds: Sequence[Round], spans: Sequence[Span]) -> dict[str, Any]:
+    """The columns that say what happened to the machine; empty where nothing was read."""
+    reasons = Counter(
+        reason for one in rounds for reason in one.left_out.split(_SEPARATOR) if reason
+    )
+    cells: dict[str, Any] = {
+        "left_out_because": _SEPARATOR.join(
+            f"{reason} ({_rounds(count)})" for reason, count in reasons.items()
+        )
+    }
+    if spans:
+        ends = {"before": spans[0].before, "after": spans[-1].after}
+        cells |= {
+            "doubts": _SEPARATOR.join(
+                f"{one.text} ({one.remedy})".replace(";", ",") for one in doubts(spans)
+            ),
+            "unknown_state": _SEPARATOR.join(unknown(spans)),
+            "machine_state": json.dumps({name: state.to_json() for name, state in ends.items()}),
+        }
+    return cells
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def state_rows(row: pd.Series[Any]) -> tuple[tuple[str, str, str], ...]:
+    """What, before and after, of one run; none where the file has no state that can be read."""
+    try:
+        data = json.loads(row["machine_state"])
+        before, after = (_texts(MachineState.from_json(data[name])) for name in ("before", "after"))
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return tuple((name, before[name], after.get(name, _UNKNOWN)) for name in before)
+
+
+def _texts(state: MachineState) -> dict[str, str]:
+    def known(value: Any, unit: str = "") -> str:
+        return _UNKNOWN if value is None else f"{value}{unit}"
+
+    texts = {
+        "load, mean of a minute": known(None if state.load is None else f"{state.load:.2f}"),
+        "processors allowed": f"{_ranges(state.affinity)} of {known(state.processors)}",
+        "frequency governor": known(state.governor),
+        "torch's threads": known(state.threads),
+        "OMP_NUM_THREADS": state.omp_num_threads or "not set",
+        "interpreter slowed by": ", ".join(state.slowed_by) or "nothing",
+    }
+    device = state.device
+    if device is not None:
+        reasons = None if device.reasons is None else ", ".join(device.reasons) or "nothing"
+        texts |= {
+            "device clock": known(device.clock_mhz, " MHz"),
+            "device memory clock": known(device.memory_clock_mhz, " MHz"),
+            "device temperature": known(device.temperature_c, " °C"),
+            "device power": f"{known(device.power_w)} of {known(device.power_limit_w, ' W')}",
+            "device clock held back by": known(reasons),
+            "other processes on the device": known(device.other_processes),
+        }
+    return texts | {"reading this state took": f"{1e3 * state.read_s:.2f} ms"}
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3,8`, as `taskset` writes it."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def state_notes(row: pd.Series[Any]) -> tuple[str, ...]:
+    """What could not be read; that nothing is doubtful, where that is so."""
+    if not row["machine_state"]:
+        return ()
+    notes = ["Read between rounds, never while a step is timed."]
+    if not row["doubts"]:
+        notes.append("Nothing doubtful was found in what could be read.")
+    if row["unknown_state"]:
+        notes.append(f"Unknown on this machine: {row['unknown_state'].replace(_SEPARATOR, ', ')}.")
+    return tuple(notes)
+
+
+def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]) -> list[str]:
+    """Doubts, left-out rounds and costly clocks; `which` names the rows that are meant."""
+    found = []
+    for column, said in (
+        ("left_out_because", "Left out and not counted, whatever their times"),
+        ("doubts", "Doubtful"),
+    ):
+        cells = [cell.split(_SEPARATOR) for cell in frame[column]]
+        for entry in dict.fromkeys(entry for cell in cells for entry in cell if entry):
+            found.append(f"{said}: {entry}{which(entry in cell for cell in cells)}.")
+    costs = [_cost(row) for _, row in frame.iterrows()]
+    for cost in dict.fromkeys(filter(None, costs)):
+        found.append(f"{cost}{which(other == cost for other in costs)}.")
+    return found
+
+
+def _cost(row: pd.Series[Any]) -> str:
+    share = clock_share(row)
+    return (
+        f"The clock alone takes {row['clock_cost_ns']} ns of each time, {100 * share:.1f} % of the "
+        "shorter one"
+        if share > CLOCK_SHARE
+        else ""
+    )
+
+
+def clock_share(row: pd.Series[Any]) -> float:
+    """The clock's own cost as a fraction of the faster arm's time; 0 where either is unknown."""
+    times = [row[name] for name in ("baseline_ms", "candidate_ms") if not pd.isna(row[name])]
+    if not times or pd.isna(row["clock_cost_ns"]):
+        return 0.0
+    return float(row["clock_cost_ns"] / 1e6 / min(times))
