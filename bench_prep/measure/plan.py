@@ -15,8 +15,7 @@ from typing import Protocol
 
 from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
 from bench_prep.measure.records import ARMS, Arm, Block, Clock, Round
-from bench_prep.measure.stopping import Progress, StoppedBy, criteria
-from bench_prep.measure.verdict import decisive, round_log_ratio
+from bench_prep.measure.stopping import Ending, StoppedBy
 
 Samples = dict[Clock, list[int]]
 
@@ -109,20 +108,14 @@ class Timing:
         began = time.monotonic()
         self.pace = find_pace(self._take, self._method)
         left_out()
-        reasons = criteria(self._method)
-        log_ratios: list[float] = []
-        finished = 0
+        ending = Ending(self._method)
         started = time.monotonic()
         while self.stopped_by is None:
             one = replace(self._round(self.pace), left_out=left_out())
-            finished += 1
-            if not one.left_out:
-                log_ratios.append(round_log_ratio(one, decisive(one)))
             yield one
             now = time.monotonic()
-            progress = Progress(log_ratios, finished, now - began, now - started)
+            self.stopped_by = ending.after([one], now - began, now - started)
             started = now
-            self.stopped_by = next((r.name for r in reasons if r.met(progress)), None)
 
     def _round(self, pace: Pace) -> Round:
         samples: dict[Arm, Samples] = {arm: {} for arm in ARMS}

@@ -6,12 +6,13 @@ an effect where there is none. The interval's width does not depend on where its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bench_prep.measure.method import WIDTH_OF_MARGIN, Method
-from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, effect_of
+from bench_prep.measure.records import Round
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, decisive, effect_of, round_log_ratio
 
 #: `interrupted` is what a run says when the user ended it.
 StoppedBy = Literal["width", "budget", "rounds", "interrupted"]
@@ -83,6 +84,28 @@ class FixedRounds:
 
     def met(self, progress: Progress) -> bool:
         return progress.rounds >= self.count
+
+
+class Ending:
+    """Follows the rounds of a timing until one of its method's criteria is met."""
+
+    def __init__(self, method: Method) -> None:
+        self._criteria = criteria(method)
+        self._log_ratios: list[float] = []
+        self._rounds = 0
+
+    def after(self, rounds: Iterable[Round], elapsed_s: float, last_s: float) -> StoppedBy | None:
+        """Whether to stop after these further rounds, and why; None: go on.
+
+        `elapsed_s` are the seconds since the timing began, `last_s` those of these rounds, for as
+        many of which there must be time.
+        """
+        for one in rounds:
+            self._rounds += 1
+            if not one.left_out:
+                self._log_ratios.append(round_log_ratio(one, decisive(one)))
+        progress = Progress(self._log_ratios, self._rounds, elapsed_s, last_s)
+        return next((reason.name for reason in self._criteria if reason.met(progress)), None)
 
 
 def criteria(method: Method) -> tuple[Criterion, ...]:

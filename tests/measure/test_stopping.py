@@ -7,7 +7,15 @@ import math
 import pytest
 
 from bench_prep.measure.method import Method
-from bench_prep.measure.stopping import FixedRounds, Progress, TargetWidth, TimeBudget, criteria
+from bench_prep.measure.records import ARMS, Block, Round
+from bench_prep.measure.stopping import (
+    Ending,
+    FixedRounds,
+    Progress,
+    TargetWidth,
+    TimeBudget,
+    criteria,
+)
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 
 
@@ -47,6 +55,23 @@ def test_the_budget_has_no_room_for_another_round(elapsed: float, last: float, e
 def test_a_fixed_plan_counts_all_rounds() -> None:
     assert not FixedRounds(3).met(Progress([], 2, 0, 0))
     assert FixedRounds(3).met(Progress([], 3, 0, 0))
+
+
+def test_rounds_that_do_not_count_have_no_say() -> None:
+    def round_of(candidate: int, left_out: str = "") -> Round:
+        before, middle, after = (
+            Block(arm, {"host": [1], "ready": [time]})
+            for arm, time in zip(ARMS, (1000, candidate, 1000), strict=True)
+        )
+        return Round((before, middle, after), left_out)
+
+    wild = [round_of(9000, "throttled")] * 5
+    assert Ending(Method()).after([round_of(1000)] * (ROUNDS_FOR_VERDICT - 1) + wild, 1, 1) is None
+    ending = Ending(Method())
+    assert ending.after(wild, 1, 1) is None
+    assert ending.after([round_of(1000)] * ROUNDS_FOR_VERDICT, 2, 1) == "width"
+    assert Ending(Method()).after(wild, 59, 2) == "budget"
+    assert Ending(Method(rounds=5)).after(wild, 1, 1) == "rounds"
 
 
 def test_the_criteria_of_a_method() -> None:
