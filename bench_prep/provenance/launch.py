@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -250,13 +251,42 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_rest(process: subprocess.Popen[bytes], launch_id: str) -> None:
-    """Kill what the child started: known by its session, or by the identifier it inherited."""
+    """Kill what the child started.
+
+    Python's resource trackers come last: they end by themselves when nobody is left who uses them,
+    and remove the shared memory that vLLM's killed processes leave behind.
+    """
+    for pid in _rest(process, launch_id):
+        if not _is_resource_tracker(pid):
+            _kill(pid)
+    deadline = time.monotonic() + _GRACE_S
+    while (left := _rest(process, launch_id)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        _kill(pid)
+
+
+def _rest(process: subprocess.Popen[bytes], launch_id: str) -> list[int]:
+    """What the child started and is alive: by its session, or by the identifier it inherited."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # After the command's closing bracket: state, parent, group, session.
-            session = (entry / "stat").read_text().rpartition(")")[2].split()[3]
-            if (
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and (
                 int(session) == process.pid
                 or launch_id.encode() in (entry / "environ").read_bytes()
             ):
-                os.kill(int(entry.name), signal.SIGKILL)
+                found.append(int(entry.name))
+    return found
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    with suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _kill(pid: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)

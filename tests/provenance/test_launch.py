@@ -156,6 +156,21 @@ def test_what_the_child_started_is_killed_with_it(probe: Any) -> None:
     assert all(gone(pid) for pid in event["pids"])
 
 
+def test_shared_memory_that_a_killed_program_leaves_is_removed(probe: Any) -> None:
+    program = (
+        "import time; from multiprocessing.shared_memory import SharedMemory; "
+        "print(SharedMemory(create=True, size=32).name, flush=True); time.sleep(100)"
+    )
+    _, (event,), _ = probe(
+        "import subprocess, sys\n"
+        f"started = subprocess.Popen([sys.executable, '-c', {program!r}],"
+        " stdout=subprocess.PIPE, text=True)\n"
+        "emit({'name': started.stdout.readline().strip()})"
+    )
+    assert event["name"]
+    assert not Path("/dev/shm", event["name"]).exists()
+
+
 def test_an_error_while_handling_an_event_ends_the_child(tmp_path: Path) -> None:
     pids = []
 
