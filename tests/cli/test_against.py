@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,6 +62,11 @@ def test_a_faster_and_exact_change(
     assert row["candidate"] == "worktree:GPUModelRunner._prepare_inputs"
     assert row["equal"]
     assert row["candidate_ms"] < row["baseline_ms"]
+    assert row["clock_cost_ns"] > 0
+    # The two processes are seen as one, whose work is not that of others.
+    after = json.loads(row["machine_state"])["after"]
+    assert after["own_s"] > 0
+    assert after["device"] is None
     for column in ("tree_sha256", "wheel_sha256", "key_sources_sha256"):
         assert row[column] != row[f"against_{column}"]
         assert len(row[f"against_{column}"]) == 64

@@ -22,11 +22,13 @@ def test_rounds_alternate_and_the_states_stay_equal() -> None:
     from bench_prep.decode.steps import Decoder, Workload
     from bench_prep.engine.stretches import Stretches
     from bench_prep.fastpath import FastPath
+    from bench_prep.measure.state import read_state
+    from bench_prep.measure.watch import Watch
     from bench_prep.snapshot import first_difference
 
     baseline, runner = make_runners(SETTINGS, 2)
     path = FastPath(runner)
-    stretches = Stretches(path, warmup=3, iters=5)
+    stretches = Stretches(path, warmup=3, iters=5, watch=Watch(read_state))
     work = Workload.make(SETTINGS, runner.inputs_embeds_size, runner.dtype)
     twins = [
         Decoder(baseline, work, baseline._prepare_inputs),
@@ -43,7 +45,9 @@ def test_rounds_alternate_and_the_states_stay_equal() -> None:
         table: Any = runner.input_batch.block_table[0]
         tracked.append("commit_block_table" in vars(table))
     rounds = stretches.finished()
+    stretches.close()
     assert len(rounds) == 3  # of three stretches of nine steps: a step's time needs the next one
+    assert len(stretches.spans) == 3
     for one in rounds:
         assert [block.arm for block in one.blocks] == [
             "baseline_before",
@@ -73,3 +77,4 @@ def test_the_command(tmp_path: Path) -> None:
     frame = pd.read_csv(output)
     assert list(frame["clock"]) == ["host", "step"]
     assert frame["equal"].all()
+    assert (frame["machine_state"].str.len() > 0).all()

@@ -114,13 +114,15 @@ def test_each_doubt_is_one_warning_with_its_rows() -> None:
     frame = pd.DataFrame(
         [
             row([timed()], [Span(BEFORE, BEFORE)]),
-            row([timed("hot"), timed()], [Span(AFTER, AFTER)]),
+            row([timed("loud in candidate"), timed()], [Span(AFTER, AFTER)]),
         ]
     )
     assert machine_warnings(frame, which) == [
-        "Left out and not counted, whatever their times: hot (1 round) (1).",
+        "Left out and not counted, whatever their times: loud in candidate (1 round) (1).",
         "Doubtful: the timing process was slowed by a, b (run without it) (1).",
         "Doubtful: the timing process was slowed by c (run without it) (1).",
+        "What to do about left-out rounds: raise --warmup, so that it happens before the timing; "
+        "what still happens then is a cost of the arm itself.",
     ]
 
 
