@@ -156,6 +156,8 @@ class Nvml:
             for field in self._ask("FieldValues", list(self.COUNTERS)) or ()
             if field.nvmlReturn == nvml.NVML_SUCCESS and field.valueType in values
         }
+        if "thermal slowdown by hardware" in found:
+            found.pop("thermal slowdown", None)  # what older drivers have in its place
         return found or None
 
 

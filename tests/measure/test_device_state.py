@@ -38,7 +38,7 @@ def field_values(handle: Any, wanted: list[int]) -> Any:
         value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         value.nvmlReturn = pynvml.NVML_SUCCESS
         value.value.ullVal = 10**12 + field
-        if field == 75:
+        if field == 271:
             value.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
     return values
 
@@ -64,7 +64,6 @@ def test_all_that_it_answers(nvml: pytest.MonkeyPatch) -> None:
             "power cap": 10**12 + 74,
             "thermal slowdown by software": 10**12 + 269,
             "thermal slowdown by hardware": 10**12 + 270,
-            "power brake": 10**12 + 271,
         },
         other_processes=0,
     )
@@ -104,6 +103,21 @@ def test_an_older_driver_and_library(nvml: pytest.MonkeyPatch) -> None:
     nvml.delattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons")
     nvml.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _: 0x80)
     assert Nvml(pynvml, None)().reasons == ("power brake",)
+
+
+def test_an_older_driver_counts_all_thermal_slowdowns_together(nvml: pytest.MonkeyPatch) -> None:
+    def old(handle: Any, wanted: list[int]) -> Any:
+        values = field_values(handle, wanted)
+        for value in values:
+            if value.fieldId > 75:
+                value.nvmlReturn = pynvml.NVML_ERROR_INVALID_ARGUMENT
+        return values
+
+    nvml.setattr(pynvml, "nvmlDeviceGetFieldValues", old)
+    assert Nvml(pynvml, None)().slowed_ns == {
+        "power cap": 10**12 + 74,
+        "thermal slowdown": 10**12 + 75,
+    }
 
 
 def test_every_throttle_reason_has_the_bit_of_the_header() -> None:
