@@ -167,6 +167,19 @@ def test_a_compilation_by_torch_is_found() -> None:
 
 
 @pytest.mark.gpu
+def test_the_first_launch_of_a_kernel_is_found() -> None:
+    import torch
+
+    from tests.measure.one_kernel import kernel
+
+    out = torch.zeros(1, dtype=torch.int16, device="cuda")
+    device = CudaDevice()
+    assert found(in_step(WARMUP, lambda: kernel[(1,)](out)), device).compilations > 0
+    assert int(out) == 1
+    assert found(lambda _: kernel[(1,)](out), device) == Disturbances()
+
+
+@pytest.mark.gpu
 class TestAllocator:
     """torch's caching allocator asks the driver for memory that it does not have yet."""
 
