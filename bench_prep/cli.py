@@ -284,8 +284,11 @@ def engine(
     max_model_len: Annotated[int, typer.Option(min=3, help="Longest request, in tokens.")] = 32768,
     stretch: Annotated[int, typer.Option(min=1, help="Timed steps of each stretch.")] = 64,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of baseline / candidate / baseline stretches.")
-    ] = 15,
+        int | None,
+        typer.Option(min=1, help="Fixed number of rounds of three stretches, without a budget."),
+    ] = None,
+    margin: MarginOption = None,
+    budget: BudgetOption = None,
     device: DeviceOption = None,
     output: OutputOption = Path("bench-prep-results.csv"),
 ) -> None:
@@ -294,7 +297,9 @@ def engine(
     One real engine with random weights decodes one request; stretches of its steps alternate.
     """
     from bench_prep.engine.timing import time_engine
+    from bench_prep.settings import resolve
 
+    chosen = resolve(None, {"iters": stretch, "rounds": rounds, "margin": margin, "budget": budget})
     if prompt_tokens > max_model_len - 2:
         raise UsageError(
             f"--prompt-tokens {prompt_tokens} leaves no room in --max-model-len {max_model_len}",
@@ -306,8 +311,7 @@ def engine(
             device or "auto",
             prompt_tokens=prompt_tokens,
             max_model_len=max_model_len,
-            stretch=stretch,
-            round_count=rounds,
+            method=chosen.method,
             output=output,
             command=command_line(),
             console=_console,

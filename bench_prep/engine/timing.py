@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from bench_prep import __version__
 from bench_prep.engine.run import engine_environment, require_done
 from bench_prep.engine.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE
+from bench_prep.measure.method import Method
 from bench_prep.measure.records import Round
 from bench_prep.measure.state import Span
+from bench_prep.measure.stopping import StoppedBy
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
-from bench_prep.report.rows import rows
+from bench_prep.report.rows import rows as make_rows
+from bench_prep.report.sections import STOPPED
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import RunSettings
@@ -36,15 +40,14 @@ def time_engine(
     *,
     prompt_tokens: int,
     max_model_len: int,
-    stretch: int,
-    round_count: int,
+    method: Method,
     output: Path,
     command: str,
     console: Console,
 ) -> int:
     """Time one engine and append a row per clock to `output`; the exit code, 0 or 4.
 
-    Each stretch is `WARMUP` untimed steps and `stretch` timed ones.
+    A block is a stretch of `WARMUP` untimed steps and the method's `iters` timed ones.
 
     Raises:
         BenchPrepError: whatever stops it; then nothing is written.
@@ -57,6 +60,7 @@ def time_engine(
     _, provenance = prove_source(Source(), device, stages)
     log = new_log(f"engine-{run_id}.log")
     found = _Found()
+    method = replace(method, warmup=WARMUP)
     with temporary_folder() as scratch, stages.running("engine") as update:
         update("loading the model")
         run_isolated(
@@ -64,9 +68,7 @@ def time_engine(
             {
                 "engine": _arguments(write_model(model, scratch), device, max_model_len),
                 "prompt_tokens": prompt_tokens,
-                "warmup": WARMUP,
-                "iters": stretch,
-                "rounds": round_count,
+                "method": asdict(method),
             },
             engine_environment(device, plugin=True),
             found.on_event,
@@ -77,16 +79,19 @@ def time_engine(
         **found.settings,
         position=prompt_tokens,
         warmup=WARMUP,
-        iters=stretch,
-        rounds=round_count,
+        iters=method.iters,
+        rounds=method.rounds,
+        margin=100 * method.margin,
+        budget=method.budget_s,
         candidate=CANDIDATE,
     )
     stages.passed(
         "engine",
         f"{model}; after a prompt of {prompt_tokens} tokens {found.checked} steps compared, "
-        f"{round_count} rounds of stretches of {stretch} steps",
+        f"{len(found.rounds)} rounds of stretches of {method.iters} steps; "
+        f"{STOPPED[found.stopped_by or 'interrupted']}",
     )
-    frame = rows(
+    frame = make_rows(
         settings,
         found.rounds,
         equal=True,
@@ -101,6 +106,8 @@ def time_engine(
         },
         run_id=run_id,
         started=started,
+        stopped_by=found.stopped_by,
+        slices=1,
         spans=found.spans,
     )
     steps = store(output, frame, run_id, found.rounds)
@@ -119,6 +126,7 @@ class _Found:
         self.checked = 0
         self.rounds: list[Round] = []
         self.spans: list[Span] = []
+        self.stopped_by: StoppedBy | None = None
         self.last: dict[str, Any] = {}
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -129,8 +137,10 @@ class _Found:
             case "equal":
                 self.checked = event["steps"]
             case "rounds":
-                self.rounds = [Round.from_json(one) for one in event["rounds"]]
-                self.spans = [Span.from_json(one) for one in event["spans"]]
+                self.rounds += [Round.from_json(one) for one in event["rounds"]]
+                self.spans += [Span.from_json(one) for one in event["spans"]]
+            case "stopped":
+                self.stopped_by = event["by"]
 
 
 def _arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:

@@ -1,20 +1,27 @@
 """The process of a timed engine: vLLM's `LLM` with its own processes for scheduler and worker.
 
-Started by `provenance.launch`. Its events: `loaded`, `equal`, `rounds`, `done`; or `error`.
+Started by `provenance.launch`. Its events: `loaded`, `equal`, `rounds` as often as the method asks
+for more, `stopped`, `done`; or `error`.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from bench_prep.bringup import do_job
 from bench_prep.engine.names import LOAD_FORMAT, TIMED_WORKER
 from bench_prep.errors import Inconclusive, Missing, OutputsDiffer
-from bench_prep.measure.records import ARMS
+from bench_prep.measure.method import Method
+from bench_prep.measure.records import ARMS, Round
+from bench_prep.measure.stopping import Ending
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.provenance.child import emit
 
 #: Steps that are compared before the timing, and with which every kernel is warmed up.
 CHECKED_STEPS = 200
+#: Rounds after the first ones, between which it is asked whether they are enough.
+ROUNDS_AT_A_TIME = 5
 
 
 def _work(job: dict[str, Any]) -> None:
@@ -54,18 +61,27 @@ def _work(job: dict[str, Any]) -> None:
     if checked["closed"] is not None:
         raise OutputsDiffer(f"outputs differ: {checked['closed']}", "no timing is reported")
     emit({"event": "equal", "steps": checked["checked"]})
-    ask("begin_stretches", job["warmup"], job["iters"])
-    # One step more per stretch: a step's time ends with the next one's start.
-    decode((job["rounds"] + 1) * len(ARMS) * (job["warmup"] + job["iters"] + 1))
-    found = ask("end_stretches")
-    rounds, spans = (found[name][: job["rounds"]] for name in ("rounds", "spans"))
-    if len(rounds) < job["rounds"]:
-        raise Inconclusive(
-            f"only {len(rounds)} of {job['rounds']} rounds were filled: the fast path left steps "
-            "to vLLM's own path",
-            "see the summary in the log",
-        )
-    emit({"event": "rounds", "rounds": rounds, "spans": spans})
+    method = Method(**job["method"])
+    ending, began = Ending(method), time.monotonic()
+    wanted, stopped_by = method.rounds or ROUNDS_FOR_VERDICT, None
+    while stopped_by is None:
+        started = time.monotonic()
+        ask("begin_stretches", method.warmup, method.iters)
+        # One step more per stretch: a step's time ends with the next one's start.
+        decode((wanted + 1) * len(ARMS) * (method.warmup + method.iters + 1))
+        found = ask("end_stretches")
+        rounds, spans = (found[name][:wanted] for name in ("rounds", "spans"))
+        if not rounds:
+            raise Inconclusive(
+                "no round was filled: the fast path left steps to vLLM's own path",
+                "see the summary in the log",
+            )
+        emit({"event": "rounds", "rounds": rounds, "spans": spans})
+        now = time.monotonic()
+        counted = [Round.from_json(one) for one in rounds]
+        stopped_by = ending.after(counted, now - began, now - started)
+        wanted = wanted - len(rounds) or ROUNDS_AT_A_TIME  # those that were not filled, or more
+    emit({"event": "stopped", "by": stopped_by})
     llm.llm_engine.engine_core.shutdown()
 
 
