@@ -5,86 +5,46 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-import typer.core
 from rich.console import Console
 from rich.markup import escape
 
 from bench_prep import __version__
+from bench_prep.cli_options import (
+    BudgetOption,
+    Commands,
+    DeviceOption,
+    MarginOption,
+    OutputOption,
+    PrecompiledOption,
+    WorktreeOption,
+    console,
+)
+from bench_prep.cli_prove import prove
 from bench_prep.command import command_line
-from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, Interrupted, UsageError
+from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, UsageError
 
 #: Typer carries a Click of its own or uses the installed one; its usage errors know theirs.
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
 
 
-class _Commands(typer.core.TyperGroup):
-    """Typer would make a Ctrl-C a silent exit."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted; nothing was written") from None
-
-
 app = typer.Typer(
-    cls=_Commands,
+    cls=Commands,
     name="bench-prep",
     help="Times changes to vLLM's per-step input preparation, and proves what was timed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-prove = typer.Typer(
-    cls=_Commands,
-    help="What the fast path may serve: each proof can add what it proves to the known ones.",
-    no_args_is_help=True,
-)
 app.add_typer(prove, name="prove")
-# Paths and messages are shown as they are: `:x:` is no emoji.
-_console = Console(emoji=False)
 _errors = Console(stderr=True, emoji=False)
-
-WorktreeOption = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="BENCH_PREP_WORKTREE",
-        help="vLLM checkout or unpacked source distribution.",
-    ),
-]
-PrecompiledOption = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="BENCH_PREP_PRECOMPILED",
-        help="vLLM wheel whose compiled parts are used; without it everything is compiled.",
-    ),
-]
-DeviceOption = Annotated[
-    Literal["auto", "cpu", "cuda"] | None,
-    typer.Option(help="Device of the runner; cuda is also ROCm/DTK. Default: auto."),
-]
-MarginOption = Annotated[
-    float | None,
-    typer.Option(help="Differences up to this many per cent of the baseline are none. Default: 1."),
-]
-BudgetOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Most seconds of timing; it ends earlier once the change is known to half the "
-        "margin. Default: 60."
-    ),
-]
-OutputOption = Annotated[
-    Path, typer.Option(help="CSV file that the result is appended to, one row per clock.")
-]
 
 
 def _version(shown: bool) -> None:
     if shown:
-        _console.print(f"bench-prep {__version__}", highlight=False)
+        console.print(f"bench-prep {__version__}", highlight=False)
         raise typer.Exit
 
 
@@ -188,7 +148,7 @@ def run(
 
     source = Source(worktree, precompiled, build=not no_build, against=against)
     command = command_line(context, worktree=worktree, precompiled=precompiled)
-    raise typer.Exit(run_all(settings, source, output, _console, command))
+    raise typer.Exit(run_all(settings, source, output, console, command))
 
 
 @app.command("verify-install")
@@ -212,7 +172,7 @@ def verify_install(
 
     if run_id is not None and result is None:
         raise UsageError("--run names a run of a result file", "give --result FILE too")
-    check(worktree, result, run_id, whole=whole, as_json=as_json, console=_console)
+    check(worktree, result, run_id, whole=whole, as_json=as_json, console=console)
 
 
 @app.command()
@@ -231,7 +191,7 @@ def build(
 
     if worktree is None:
         raise UsageError("build needs a worktree", "give --worktree DIR")
-    build_only(open_worktree(worktree), precompiled, device or "auto", install, Stages(_console))
+    build_only(open_worktree(worktree), precompiled, device or "auto", install, Stages(console))
 
 
 @app.command()
@@ -251,9 +211,9 @@ def cache(
             f"{'--yes' if yes else '--edited'} is for --clear alone", "give --clear too"
         )
     if clear:
-        cached.clear(_console, yes, edited or ())
+        cached.clear(console, yes, edited or ())
     else:
-        cached.show(_console)
+        cached.show(console)
 
 
 @app.command()
@@ -268,7 +228,7 @@ def report(
     """Any number of runs in one view, labelled by what differs between them."""
     from bench_prep.report.overview import run_report
 
-    run_report(files, markdown, _console, tpot_ms)
+    run_report(files, markdown, console, tpot_ms)
 
 
 @app.command()
@@ -314,9 +274,61 @@ def engine(
             method=chosen.method,
             output=output,
             command=command_line(),
-            console=_console,
+            console=console,
         )
     )
+
+
+@app.command()
+def calibrate(
+    runs: Annotated[int, typer.Option(min=1, help="Verdicts on each thing planted.")] = 20,
+    budget: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Most seconds of timing for a verdict.")
+    ] = 6.0,
+    margin: Annotated[
+        float, typer.Option(min=0.01, max=50, help="Differences up to this many per cent are none.")
+    ] = 1.0,
+    effects: Annotated[
+        str, typer.Option(help="Planted slow-downs in per cent, with commas; 0: equal arms.")
+    ] = "0,0.5,1,2,5",
+    conditions: Annotated[
+        str, typer.Option(help="What is planted besides, with commas: none, drift, steps, load.")
+    ] = "none,drift,steps,load",
+    device: DeviceOption = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of all that is drawn. Default: a new one, in the CSV."),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="CSV file, one row a verdict; what it has of the same seed is not repeated."
+        ),
+    ] = Path("bench-prep-calibration.csv"),
+    show: Annotated[
+        list[Path] | None,
+        typer.Option(help="Only the table of such a CSV file; repeatable, for one table of all."),
+    ] = None,
+) -> None:
+    """Is the harness right on this machine? Itself against itself, and planted slow-downs."""
+    import secrets
+
+    from bench_prep.calibrate import run as calibrating
+
+    if show:
+        calibrating.show(show, console)
+        return
+    from bench_prep.measure.method import Method
+
+    planted = calibrating.cells(conditions, effects)
+    calibration = calibrating.Calibration(
+        cells=planted,
+        runs=runs,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        works=calibrating.works_of(device or "auto"),
+        method=Method(margin=margin / 100, budget_s=budget),
+    )
+    raise typer.Exit(calibrating.calibrate(calibration, output, console, command_line()))
 
 
 @app.command("check-log")
@@ -338,69 +350,7 @@ def check_log(
     """Is the fast path used in a service? Its log tells; the README names the exit codes."""
     from bench_prep.serving.check_log import check_log as check
 
-    check(files, min_share=min_share, as_json=as_json, console=_console)
-
-
-@prove.command("model")
-def prove_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder or config.json, of which the weights are not used, or an "
-            "architecture, such as LlamaForCausalLM, for a tiny model of it."
-        ),
-    ],
-    add: Annotated[
-        bool, typer.Option("--add", help="List the architecture as proven, for the fast path.")
-    ] = False,
-    device: DeviceOption = None,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON list of proofs that this one is put into.")
-    ] = None,
-) -> None:
-    """Same tokens and log-probabilities with and without the fast path, on whole engines?
-
-    Random weights under which outputs vary; a planted wrong KV slot must change them.
-    """
-    from bench_prep.engine.prove import run_prove_model
-
-    run_prove_model(
-        model, device or "auto", add=add, output=output, command=command_line(), console=_console
-    )
-
-
-@prove.command("source")
-def prove_source(
-    steps: Annotated[
-        int, typer.Option(min=1, max=100_000_000, help="Least number of twin steps.")
-    ] = 5000,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Seed that repeats the same traces. Default: a new one, shown."),
-    ] = None,
-    device: DeviceOption = None,
-    add: Annotated[
-        bool, typer.Option("--add", help="Prove an unknown source too, and add it to the known.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option(help="JSON file for the proof.")] = None,
-) -> None:
-    """Is the fast path exact on the installed vLLM's source, whatever requests come and go?
-
-    Random traces of requests; two real runners' whole states are compared in every step.
-    """
-    import secrets
-
-    from bench_prep.differential.source import run_prove_source
-
-    run_prove_source(
-        steps,
-        secrets.randbelow(2**31) if seed is None else seed,
-        device or "auto",
-        add=add,
-        output=output,
-        command=command_line(),
-        console=_console,
-    )
+    check(files, min_share=min_share, as_json=as_json, console=console)
 
 
 def main() -> None:

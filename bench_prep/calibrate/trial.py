@@ -1,0 +1,157 @@
+"""One verdict on work whose truth is known, from a fresh state."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+
+import numpy as np
+
+from bench_prep import __version__
+from bench_prep.calibrate.conditions import CONDITIONS, Condition
+from bench_prep.calibrate.workload import DeviceWork, HostWork, Planted, Speed, Work
+from bench_prep.measure.comparison import Result, settle
+from bench_prep.measure.machine import cpu_model
+from bench_prep.measure.method import Method
+from bench_prep.measure.state import MachineState, read_state
+from bench_prep.measure.verdict import Verdict
+from bench_prep.measure.watch import Watch
+
+#: A work of its own for every verdict: its memory lies elsewhere each time.
+WORKS: dict[str, Callable[[np.random.Generator], Work]] = {"host": HostWork, "device": DeviceWork}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is planted; `effect_pct` is the candidate's slow-down in per cent."""
+
+    condition: Condition
+    effect_pct: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One verdict on one clock, which is one row of the CSV; times in the units of the names.
+
+    `decisive` is 1 on the clock that ended the timing. The ends of the interval are None where
+    there is none. `others_busy` are the processors that other processes kept busy meanwhile, the
+    planted load among them.
+    """
+
+    schema: int
+    condition: str
+    effect_pct: float
+    run: int
+    seed: int
+    work: str
+    clock: str
+    decisive: int
+    verdict: Verdict
+    change_pct: float
+    low_pct: float | None
+    high_pct: float | None
+    margin_pct: float
+    budget_s: float
+    seconds: float
+    stopped_by: str
+    rounds: int
+    left_out: int
+    iters: int
+    slices: int
+    baseline_ms: float
+    others_busy: float | None
+    started: str
+    machine: str
+    device: str
+    python: str
+    numpy: str
+    bench_prep: str
+    command: str
+
+
+SCHEMA = 1
+COLUMNS = tuple(field.name for field in fields(Trial))
+
+
+def generator(seed: int, cell: Cell, run: int) -> np.random.Generator:
+    """The same for the same trial, another one for each other."""
+    condition = list(CONDITIONS).index(cell.condition.name)
+    return np.random.default_rng([seed, condition, round(1e6 * cell.effect_pct), run])
+
+
+def settle_planted(rng: np.random.Generator, work: Work, cell: Cell, method: Method) -> Result:
+    """The verdict on a candidate that is `work`, slowed down as the cell says."""
+    watch = Watch(work.read)
+    with cell.condition.load(rng):
+        speed = Speed(cell.condition.law(rng, method.budget_s))
+        return settle(
+            Planted(work, speed, 0.0),
+            Planted(work, speed, cell.effect_pct / 100),
+            method,
+            device=work.device,
+            watch=watch,
+        )
+
+
+def try_once(
+    cell: Cell, run: int, *, seed: int, work: str, method: Method, command: str
+) -> list[Trial]:
+    """One verdict; a row for each clock, the decisive one first."""
+    rng = generator(seed, cell, run)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    made = WORKS[work](rng)
+    before = read_state()
+    result = settle_planted(rng, made, cell, method)
+    others = _others_busy(before, read_state())
+    left_out = sum(bool(one.left_out) for one in result.rounds)
+    shown = [clock for clock in result.clocks if clock != "host"]  # ready, or equal to it
+    rows = []
+    for clock in sorted(shown, key=lambda clock: clock != result.decisive):
+        judged = result.clocks[clock]
+        rows.append(
+            Trial(
+                schema=SCHEMA,
+                condition=cell.condition.name,
+                effect_pct=cell.effect_pct,
+                run=run,
+                seed=seed,
+                work=work,
+                clock=clock,
+                decisive=int(clock == result.decisive),
+                verdict=judged.verdict,
+                change_pct=_pct(judged.effect.value),
+                low_pct=None if judged.effect.low is None else _pct(judged.effect.low),
+                high_pct=None if judged.effect.high is None else _pct(judged.effect.high),
+                margin_pct=round(100 * method.margin, 6),
+                budget_s=method.budget_s,
+                seconds=round(result.seconds, 3),
+                stopped_by=result.stopped_by,
+                rounds=len(result.rounds),
+                left_out=left_out,
+                iters=result.pace.iters,
+                slices=len(result.pace.slices),
+                baseline_ms=round(judged.figures.baseline_ms.median, 6),
+                others_busy=others,
+                started=started,
+                machine=cpu_model(),
+                device=made.device_name,
+                python=platform.python_version(),
+                numpy=np.__version__,
+                bench_prep=__version__,
+                command=command,
+            )
+        )
+    return rows
+
+
+def _pct(fraction: float) -> float:
+    return round(100 * fraction, 4)
+
+
+def _others_busy(before: MachineState, after: MachineState) -> float | None:
+    if before.busy_s is None or after.busy_s is None:
+        return None
+    busy = after.busy_s - before.busy_s - (after.own_s - before.own_s)
+    return round(busy / (after.at_s - before.at_s), 2)

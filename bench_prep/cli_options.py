@@ -1,0 +1,59 @@
+"""What the commands of the command line share: options, the console, what a Ctrl-C becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+import typer.core
+from rich.console import Console
+
+from bench_prep.errors import Interrupted
+
+# Paths and messages are shown as they are: `:x:` is no emoji.
+console = Console(emoji=False)
+
+
+class Commands(typer.core.TyperGroup):
+    """Typer would make a Ctrl-C a silent exit."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; nothing was written") from None
+
+
+WorktreeOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="BENCH_PREP_WORKTREE",
+        help="vLLM checkout or unpacked source distribution.",
+    ),
+]
+PrecompiledOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="BENCH_PREP_PRECOMPILED",
+        help="vLLM wheel whose compiled parts are used; without it everything is compiled.",
+    ),
+]
+DeviceOption = Annotated[
+    Literal["auto", "cpu", "cuda"] | None,
+    typer.Option(help="Device of the runner; cuda is also ROCm/DTK. Default: auto."),
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(help="Differences up to this many per cent of the baseline are none. Default: 1."),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Most seconds of timing; it ends earlier once the change is known to half the "
+        "margin. Default: 60."
+    ),
+]
+OutputOption = Annotated[
+    Path, typer.Option(help="CSV file that the result is appended to, one row per clock.")
+]
