@@ -87,6 +87,21 @@ def test_a_verdict_fits_into_the_budget(
     assert fixed.iters == 2000, "a fixed plan is what was asked for"
 
 
+def test_a_preempted_step_does_not_make_slices_of_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Preempted(Machine):
+        def __call__(self, arm: Arm, warmup: int, iters: int) -> Samples:
+            samples = super().__call__(arm, warmup, iters)
+            if len(self.taken) == 5:
+                self.now += 0.030
+                samples["host"][0] += 30_000_000
+            return samples
+
+    pace = find_pace(Preempted(monkeypatch, 100e-6, 50e-6), Method())
+    assert pace == find_pace(Machine(monkeypatch, 100e-6, 50e-6), Method())
+
+
 def test_a_fixed_plan_has_its_rounds(machine: Machine) -> None:
     timing, rounds = machine.rounds(Method(iters=4, warmup=0, rounds=3))
     assert len(rounds) == 3
