@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from bench_prep.errors import BenchPrepError, Missing, UsageError
@@ -102,42 +101,6 @@ def _raised(name: str, error: Exception) -> UsageError:
         f"({Path(last.filename).name}, line {last.lineno})",
         "mend the candidate; bench-prep --debug run ... shows the whole traceback",
     )
-
-
-class VllmCode:
-    """The functions of vLLM's modules and classes, which both arms run.
-
-    A candidate that replaced one of them would change its own yardstick.
-    """
-
-    def __init__(self) -> None:
-        self._before = dict(_functions())
-
-    def require_untouched(self, name: str) -> None:
-        """Refuse candidate `name` if a function is not the one that it was.
-
-        Raises:
-            UsageError: naming the first such function.
-        """
-        for where, function in _functions():
-            if self._before.get(where, function) is not function:
-                raise UsageError(
-                    f"--candidate {name} replaces vLLM's own {where}, which the baseline runs too",
-                    "change the candidate's runner alone, or change a worktree and use --against",
-                )
-
-
-def _functions() -> Iterator[tuple[str, Any]]:
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] != "vllm":
-            continue
-        for name, value in list(vars(module).items()):
-            if isinstance(value, FunctionType):
-                yield f"{module_name}.{name}", value
-            elif isinstance(value, type) and value.__module__ == module_name:
-                for method, function in list(vars(value).items()):
-                    if callable(function) or isinstance(function, (staticmethod, classmethod)):
-                        yield f"{module_name}.{name}.{method}", function
 
 
 def require_dispatched(candidate: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import types
 from collections.abc import Container, Iterator
 from typing import Any
@@ -214,6 +215,72 @@ def memory(root: Any) -> dict[str, int]:
     the two sides of a host buffer.
     """
     return {path: _allocation(v) for path, (_, v) in addresses(root).items()}
+
+
+def shared_memory(one: Any, other: Any) -> tuple[str, str] | None:
+    """The first buffers of two states that have bytes in common, by their paths; else None."""
+    extents = sorted(
+        (*_extent(value), side, path)
+        for side, root in enumerate((one, other))
+        for path, (_, value) in addresses(root).items()
+    )
+    ends: list[tuple[tuple[str, int], str]] = [(("", 0), "")] * 2  # of each side, the furthest
+    for device, start, end, side, path in extents:
+        (where, furthest), other_path = ends[1 - side]
+        if where == device and start < furthest:
+            return (path, other_path) if side == 0 else (other_path, path)
+        if ends[side][0] < (device, end):
+            ends[side] = (device, end), path
+    return None
+
+
+def _extent(value: Any) -> tuple[str, int, int]:
+    """The device, the first byte and the byte behind the last."""
+    if isinstance(value, torch.Tensor):
+        size, device = value.element_size(), str(value.device)
+        strides = [step * size for step in value.stride()]
+    else:
+        size, device, strides = value.itemsize, "cpu", list(value.strides)
+    spans = [(count - 1) * step for count, step in zip(value.shape, strides, strict=True)]
+    start = _address(value)
+    return (
+        device,
+        start + sum(span for span in spans if span < 0),
+        start + sum(span for span in spans if span > 0) + size,
+    )
+
+
+def kinds(root: Any) -> dict[str, Any]:
+    """What every object reachable from `root` is, by its path: its class, or a function's code.
+
+    A class or a function of another program among them runs when nobody calls it by its name.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    visited: list[Any] = []  # alive until the end, so that no identity is used twice
+    stack: list[tuple[str, Any]] = [("", root)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, (*SCALARS, _Copy)):
+            continue
+        visited.append(value)
+        found[path] = _kind(value)
+        if id(value) not in seen and not isinstance(value, torch.Tensor | np.ndarray):
+            seen.add(id(value))
+            stack.extend(_children(path, value, ()))
+    return found
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, functools.partial):
+        return functools.partial, _kind(value.func)
+    if isinstance(value, types.FunctionType):
+        return value.__code__
+    kind = type(value)
+    # vLLM makes some classes anew for each runner.
+    return f"{kind.__module__}.{kind.__qualname__}" if "<locals>" in kind.__qualname__ else kind
 
 
 def _has_place(value: Any) -> bool:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import torch
 
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import OutputsDiffer
-from bench_prep.snapshot import Difference, Places, addresses, first_difference, moved
+from bench_prep.snapshot import (
+    Difference,
+    Places,
+    addresses,
+    difference_between,
+    leaves,
+    moved,
+    shared_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -35,13 +47,16 @@ def prove_equal(baseline: Decoder, candidate: Decoder, workloads: list[Workload]
         places = addresses(baseline.runner), addresses(candidate.runner)
         for position in range(work.position, work.last_position + 1):
             # Where the forward pass would read it, and where the next step finds it.
-            results = baseline.prepare_step(), candidate.prepare_step()
+            # The candidate goes first: of this step the baseline's answers are not there yet.
+            found = candidate.prepare_step()
+            results = baseline.prepare_step(), found
             compare(baseline, candidate, f"at position {position}", results, places)
             for decoder in (baseline, candidate):
                 decoder.after()
             compare(baseline, candidate, f"after position {position}", results, places)
             steps += 1
             boundaries += work.boundaries(position)
+    require_apart(baseline, candidate)
     return EqualityProof(steps, boundaries)
 
 
@@ -59,23 +74,72 @@ def compare(
     Raises:
         OutputsDiffer: at the first element that differs.
     """
-    for decoder in (baseline, candidate):
-        decoder.synchronize()
-    difference = (
-        _first_difference("returned value", *results)
-        or _first_difference("argument", baseline.arguments, candidate.arguments)
-        or first_difference(baseline.runner, candidate.runner)
-        or _first_moved(places, baseline.runner, candidate.runner)
-    )
+    require_equal(state(baseline, results[0]), state(candidate, results[1]), when)
+    difference = _first_moved(places, baseline.runner, candidate.runner)
     if difference is not None:
+        raise _differ(when, difference)
+
+
+def require_apart(baseline: Decoder, candidate: Decoder) -> None:
+    """No buffer of the candidate's arm, nor anything that it returned, is in the baseline's memory.
+
+    Raises:
+        OutputsDiffer: naming the first that is.
+    """
+    arms = ((arm.runner, arm.arguments, arm.result) for arm in (baseline, candidate))
+    shared = shared_memory(*arms)
+    if shared is not None:
+        path = re.sub(r"^\[(\d)\]\.?", lambda m: _ROOTS[int(m[1])], shared[1])
         raise OutputsDiffer(
-            f"outputs differ {when}: {difference}", "correct the candidate; no timing is reported"
+            f"outputs differ: {path} is in the baseline's memory",
+            "keep to the candidate's own runner; no timing is reported",
         )
 
 
-def _first_difference(name: str, expected: Any, found: Any) -> Difference | None:
-    difference = first_difference(expected, found)
-    return difference and replace(difference, buffer=f"{name}{difference.buffer}")
+_ROOTS = "", "argument", "returned value"
+
+
+def state(decoder: Decoder, result: Any = None, *, every_path: bool = False) -> dict[str, Any]:
+    """What later code can read, by its path, when the stream of the forward pass has come there.
+
+    The runner's whole state, what its preparation was given and the `result` that it returned.
+    Memory that several paths reach is under the first one, or with `every_path` under each.
+    """
+    decoder.synchronize()
+    roots = (("returned value", result), ("argument", decoder.arguments), ("", decoder.runner))
+    return {
+        f"{name}{path}": value
+        for name, root in roots
+        for path, value in leaves(root, every_path=every_path)
+    }
+
+
+def copied(values: dict[str, Any]) -> dict[str, Any]:
+    """A state that stays as it is, on the host: the device's allocator is left alone."""
+    return {path: _copied(value) for path, value in values.items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.device.type == "cpu" else value.cpu()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def require_equal(expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
+    """Compare two states.
+
+    Raises:
+        OutputsDiffer: at the first element that differs.
+    """
+    difference = difference_between(expected, found)
+    if difference is not None:
+        raise _differ(when, difference)
+
+
+def _differ(when: str, difference: Difference) -> OutputsDiffer:
+    return OutputsDiffer(
+        f"outputs differ {when}: {difference}", "correct the candidate; no timing is reported"
+    )
 
 
 def _first_moved(places: tuple[Places, Places], baseline: Any, candidate: Any) -> Difference | None:

@@ -8,8 +8,9 @@ is booked by `_bookkeeping_sync`. All three are the runner's own methods.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class Workload:
     `prompt` has `position` entries: token ids, or `[position, hidden]` embeddings.
     `block_ids[g]` are the blocks of KV group g in the order in which the request gets them:
     distinct over all groups and in no regular order, so that a wrong block is a wrong slot.
+    `seed` draws all of it, and the sampled tokens.
     """
 
     position: int
@@ -40,22 +42,25 @@ class Workload:
     prompt_token_ids: list[int] | None
     prompt_embeds: torch.Tensor | None
     block_ids: tuple[list[int], ...]
+    seed: int
 
     @classmethod
     def make(
-        cls, settings: RunSettings, hidden_size: int, dtype: torch.dtype, last: int | None = None
+        cls,
+        settings: RunSettings,
+        hidden_size: int,
+        dtype: torch.dtype,
+        last: int | None = None,
+        seed: int = _SEED,
     ) -> Workload:
         """The request of these settings, decoded up to position `last` or the model's end."""
-        rng = np.random.default_rng(_SEED)
-        counts = [-(-settings.max_model_len // size) for size in settings.block_sizes]
-        ids = rng.permutation(np.arange(1, sum(counts) + 1))
-        split = np.split(ids, np.cumsum(counts)[:-1])
         embeds = tokens = None
         if settings.prompt_embeds:
-            generator = torch.Generator().manual_seed(_SEED)
+            generator = torch.Generator().manual_seed(seed)
             embeds = torch.randn(settings.position, hidden_size, generator=generator).to(dtype)
         else:
-            tokens = rng.integers(0, VOCAB_SIZE, settings.position).tolist()
+            tokens = [0] * settings.position
+        counts = [-(-settings.max_model_len // size) for size in settings.block_sizes]
         return cls(
             position=settings.position,
             # The token sampled by the last step must still fit into the model's length.
@@ -63,8 +68,31 @@ class Workload:
             block_sizes=settings.block_sizes,
             prompt_token_ids=tokens,
             prompt_embeds=embeds,
+            block_ids=tuple([0] * count for count in counts),
+            seed=seed,
+        ).renewed(seed)
+
+    def renewed(self, seed: int) -> Workload:
+        """A request of the same shape with other tokens in other blocks.
+
+        The prompt's embeddings stay: no decode step reads them.
+        """
+        rng = np.random.default_rng(seed)
+        counts = [len(ids) for ids in self.block_ids]
+        ids = rng.permutation(np.arange(1, sum(counts) + 1))
+        split = np.split(ids, np.cumsum(counts)[:-1])
+        tokens = self.prompt_token_ids and rng.integers(0, VOCAB_SIZE, self.position).tolist()
+        return dataclasses.replace(
+            self,
+            prompt_token_ids=tokens,
             block_ids=tuple(part.tolist() for part in split),
+            seed=seed,
         )
+
+    def sampled(self, steps: int) -> np.ndarray[Any, Any]:
+        """The tokens that `steps` steps sample, int32."""
+        rng = np.random.default_rng(self.seed + 1)
+        return rng.integers(0, VOCAB_SIZE, steps, dtype=np.int32)
 
     def blocks_before(self, group: int, tokens: int) -> list[int]:
         """The blocks of a group that hold the first `tokens` tokens."""
@@ -83,14 +111,41 @@ class Workload:
         return sum(position % size == 0 for size in self.block_sizes)
 
 
+class Check(Protocol):
+    """Looks at one step that is being timed, outside the clock."""
+
+    def at_step(self, decoder: Decoder) -> None:
+        """The step's preparation has been called: the forward pass would run now."""
+
+    def after_step(self, decoder: Decoder) -> None:
+        """The step is over."""
+
+
 class Decoder:
-    """One runner in decode. `prepare` is the arm's preparation, vLLM's own or a candidate's."""
+    """One runner in decode. `prepare` is the arm's preparation, vLLM's own or a candidate's.
+
+    Attributes:
+        result: what the last preparation returned.
+        taken: decode steps taken so far.
+        processor_ns: processor time that the process has spent since `begin`, on all its
+            threads, in `counted` steps of the first pass: nanoseconds. Restarts and checks
+            are left out.
+    """
 
     def __init__(self, runner: Any, workload: Workload, prepare: Prepare) -> None:
         self.runner = runner
         self.workload = workload
         self.prepare = prepare
         self.position = -1
+        self.result: Any = None
+        self.taken = 0
+        self.processor_ns = self.counted = 0
+        self._since: int | None = None
+        self._embeds: tuple[torch.Tensor, torch.Tensor] | None = None  # the request's, and ours
+        self._requests: Iterator[Workload] | None = None
+        self._check: Check | None = None
+        self._due: list[int] = []
+        self._passes = self._to_check = 0
         self._step = 0
         self._output: Any = None
         self._num_scheduled = np.ones(1, dtype=np.int32)
@@ -98,15 +153,29 @@ class Decoder:
         self._tokens = torch.empty(0, _TOKEN_STRIDE, dtype=torch.int32, device=runner.device)
 
     def reserve_tokens(self, steps: int) -> None:
-        """Lay out a fresh sampled token for each of `steps` steps, the same in every decoder."""
+        """Make room for a fresh sampled token for each of `steps` steps."""
         if len(self._tokens) < steps:
-            rng = np.random.default_rng(_SEED + 1)
-            tokens = np.zeros((steps, _TOKEN_STRIDE), dtype=np.int32)
-            tokens[:, 0] = rng.integers(0, VOCAB_SIZE, steps)
-            self._tokens = torch.from_numpy(tokens).to(self.runner.device)
+            self._tokens = torch.zeros(
+                steps, _TOKEN_STRIDE, dtype=torch.int32, device=self.runner.device
+            )
+
+    def begin(self, requests: Iterator[Workload], check: Check, due: list[int]) -> None:
+        """Before something is timed: each restart takes the next of `requests`.
+
+        `check` looks at the step with index `due[i]` of the i-th pass.
+        """
+        self._requests, self._check, self._due = requests, check, due
+        self._passes = self.processor_ns = self.counted = 0
+
+    def restart(self) -> None:
+        """Begin a pass: the next step is the first decode step of the request."""
+        passed = self._passes
+        self._passes += 1
+        self._to_check = self._due[passed] + 1 if passed < len(self._due) else 0
+        self._restart()
 
     @torch.inference_mode()
-    def restart(self) -> None:
+    def _restart(self) -> None:
         """Put the request into the batch so that the next step is its first decode step.
 
         Its prompt has `position` tokens, all but the last computed; the step that computes the
@@ -115,12 +184,15 @@ class Decoder:
         from vllm import SamplingParams
         from vllm.v1.core.sched.output import NewRequestData
 
+        if self._requests is not None:
+            self.workload = next(self._requests)
         work = self.workload
+        self._tokens[:, 0] = torch.from_numpy(work.sampled(len(self._tokens)))
         new = NewRequestData(
             req_id=REQUEST_ID,
-            # A list of its own: nothing that one runner does to it may reach the other.
+            # Of its own, as the embeddings: nothing one runner does to it may reach the other.
             prompt_token_ids=work.prompt_token_ids and list(work.prompt_token_ids),
-            prompt_embeds=work.prompt_embeds,
+            prompt_embeds=self._own_embeds(),
             mm_features=[],
             sampling_params=SamplingParams(temperature=0.0, max_tokens=None),
             pooling_params=None,
@@ -135,7 +207,16 @@ class Decoder:
         self._begin(_scheduler_output(scheduled_new_reqs=[new], finished_req_ids=finished))
         self.call()
         self.position = work.position - 1
-        self.after()
+        self.book()
+        self._since = time.process_time_ns()
+
+    def _own_embeds(self) -> torch.Tensor | None:
+        embeds = self.workload.prompt_embeds
+        if embeds is None:
+            return None
+        if self._embeds is None or self._embeds[0] is not embeds:
+            self._embeds = embeds, embeds.clone()
+        return self._embeds[1]
 
     @torch.inference_mode()
     def before(self) -> None:
@@ -143,7 +224,8 @@ class Decoder:
         from vllm.v1.core.sched.output import CachedRequestData
 
         if self.position >= self.workload.last_position:
-            self.restart()
+            self._restart()
+        self.taken += 1
         self.position += 1
         cached = CachedRequestData(
             req_ids=[REQUEST_ID],
@@ -168,13 +250,35 @@ class Decoder:
         """What the preparation is given: vLLM's `SchedulerOutput`, and int32 tokens per request."""
         return self._output, self._num_scheduled
 
+    @property
+    def last_token(self) -> torch.Tensor:
+        """The sampled token that was booked last: int32 of shape [1, 1] on the device."""
+        return self._tokens[self._step - 1 : self._step, :1]
+
     def call(self) -> Any:
         """The preparation itself: all that is timed."""
-        return self.prepare(self._output, self._num_scheduled)
+        self.result = self.prepare(self._output, self._num_scheduled)
+        return self.result
+
+    def after(self) -> None:
+        """Everything after the preparation, as after a forward pass; and a check that is due."""
+        self._to_check -= 1
+        if self._to_check or self._check is None:
+            self.book()
+            now = time.process_time_ns()
+            if self._since is not None and self._passes == 1:
+                self.processor_ns += now - self._since
+                self.counted += 1
+            self._since = now
+        else:
+            self._check.at_step(self)
+            self.book()
+            self._check.after_step(self)
+            self._since = time.process_time_ns()
 
     @torch.inference_mode()
-    def after(self) -> None:
-        """Everything after the preparation: book a new sampled token, as after a forward pass."""
+    def book(self) -> None:
+        """Book a new sampled token."""
         from vllm.v1.outputs import SamplerOutput
 
         event = self.runner.prepare_inputs_event

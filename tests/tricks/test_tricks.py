@@ -1,0 +1,127 @@
+"""Every trick by which a candidate only looks fast is refused, and honest ones are not.
+
+One pair of runners serves all tests; each candidate runs in a process that is forked from it, so
+that whatever it does to vLLM, to torch or to the clock is gone with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_prep.errors import BenchPrepError, OutputsDiffer, UsageError
+from bench_prep.settings import OUR_CANDIDATE, RunSettings
+
+pytestmark = pytest.mark.vllm
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+SETTINGS = RunSettings(
+    position=1000, max_model_len=2048, max_num_reqs=8, max_num_tokens=64, warmup=10, iters=60,
+    rounds=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def guard() -> Any:
+    """Of a pair of runners, before anything of a candidate runs."""
+    from bench_prep.decode.runner import make_runners
+    from bench_prep.trial import Guard  # with all that the proof and the clock run
+
+    return Guard(*make_runners(SETTINGS, 2))
+
+
+def tried(guard: Any, candidate: str, **changed: Any) -> dict[str, Any]:
+    """What becomes of a candidate: its `rounds`, or its error's `exit_code` and `message`."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            settings = SETTINGS.model_copy(update={"candidate": candidate, **changed})
+            os.write(writer, json.dumps(_try(guard, settings)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _try(guard: Any, settings: RunSettings) -> dict[str, Any]:
+    import torch
+
+    from bench_prep.trial import try_candidate
+
+    torch.set_num_threads(1)
+    events: list[dict[str, Any]] = []
+    try:
+        try_candidate(settings, guard, events.append)
+    except BenchPrepError as error:
+        return {"exit_code": error.exit_code, "message": error.message}
+    except Exception as error:
+        return {"exit_code": 1, "message": f"{type(error).__name__}: {error}"}
+    rounds = [event for event in events if event["event"] == "round"]
+    return {"exit_code": 0, "rounds": len(rounds), "compared": rounds[-1]["compared"]}
+
+
+WRONG, REFUSED = OutputsDiffer.exit_code, UsageError.exit_code
+TRICKS = [
+    ("remembers:attach", WRONG, r"at position \d+ in a timed block .*: expected -?\d+, found"),
+    ("checked_alone:attach", WRONG, r"at position \d+ .*slot_mapping.*: expected (\d+), found"),
+    ("adds_one:attach", WRONG, r"over poisoned outputs .*: expected \d+, found -?\d+"),
+    ("borrows:answers", WRONG, r"at position 1000: "),
+    ("borrows:buffers", WRONG, r"is in the baseline's memory"),
+    ("borrows:result", WRONG, r"returned value\[0\] is in the baseline's memory"),
+    # Which of the two comes first is the scheduler's choice.
+    ("another_thread:attach", (REFUSED, WRONG), r"has threads of its own|outputs differ"),
+    ("another_thread:stays", REFUSED, r"has threads of its own \(waits for work\)"),
+    ("another_thread:joined_between", REFUSED, r"replaces _bookkeeping_sync of its runner"),
+    ("between_calls:replaced_method", REFUSED, r"replaces _update_states of its runner"),
+    ("between_calls:replaced_class", REFUSED, r"replaces its runner's class"),
+    ("between_calls:finalizer", WRONG, r"over poisoned outputs .*: expected \d+, found -?\d+"),
+    ("between_calls:keeping_finalizer", REFUSED, r"saves \d+ us a step .*, but the process spends"),
+    ("changes:code", REFUSED, r"changes vllm\.\S*GPUModelRunner\._prepare_inputs, "),
+    ("changes:defaults", REFUSED, r"changes \S*_get_cumsum_and_arange, "),
+    ("changes:module_global", REFUSED, r"changes vllm\.v1\.worker\.gpu_model_runner\.np, "),
+    ("changes:constant", REFUSED, r"changes vllm\.v1\.attention\.backends\.utils\.PAD_SLOT_ID, "),
+    ("changes:new_method", REFUSED, r"changes vllm\.\S*CPUModelRunner\.\w+, "),
+    ("changes:torch_function", REFUSED, r"changes torch\.Tensor\.copy_, "),
+    ("changes:shadowed_builtin", REFUSED, r"changes vllm\.v1\.worker\.gpu_model_runner\.len, "),
+    ("changes:tracing", REFUSED, r"changes a setting of the process .*: sys\.settrace"),
+    ("changes:threads_of_torch", REFUSED, r"a setting .*: torch\.set_num_threads"),
+    ("changes:dispatch_mode", REFUSED, r"a setting .*: a torch dispatch mode"),
+    ("changes:clock", REFUSED, r"changes time\.perf_counter_ns, "),
+    ("changes:clock_of_the_harness", REFUSED, r"changes bench_prep\.measure\.clocks\.time, "),
+    ("changes:comparison", REFUSED, r"changes bench_prep\.decode\.equality\.require_equal, "),
+    ("changes:while_timed", REFUSED, r"changes time\.perf_counter_ns, "),
+    ("changes:baseline_s_step", REFUSED, r"changes baseline\.prepare, "),
+]
+
+
+@pytest.mark.parametrize(("trick", "code", "words"), TRICKS, ids=[trick for trick, *_ in TRICKS])
+def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], words: str) -> None:
+    module, _, attribute = trick.partition(":")
+    # Time that has been moved elsewhere is seen in blocks of some length.
+    iters = 300 if attribute == "keeping_finalizer" else SETTINGS.iters
+    found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters)
+    assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
+    assert re.search(words, found["message"]), found
+
+
+def test_each_trick_is_listed() -> None:
+    files = {path.stem for path in HERE.glob("*.py")} - {"__init__", "outputs", "test_tricks"}
+    assert {trick.partition(":")[0] for trick, *_ in TRICKS} | {"another_stream"} >= files
+
+
+@pytest.mark.parametrize("candidate", [f"{EXAMPLES}/same_path.py:attach", OUR_CANDIDATE])
+def test_an_honest_candidate_is_timed(guard: Any, candidate: str) -> None:
+    found = tried(guard, candidate)
+    assert found["exit_code"] == 0, found
+    assert found["rounds"] == 1
+    assert found["compared"] >= 6
