@@ -118,8 +118,7 @@ def _watcher(
                 progress.rounds.append(one)
                 if not one.left_out:
                     progress.log_ratios.append(round_log_ratio(one, decisive(one)))
-                if event.get("span"):
-                    progress.spans.append(Span.from_json(event["span"]))
+                progress.spans.append(Span.from_json(event["span"]))
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
                 update(_so_far(progress), "time")

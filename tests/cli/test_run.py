@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -37,11 +38,12 @@ def test_the_whole_run(bench: Bench, tmp_path: Path) -> None:
     done = bench("run", *SHORT, "--tpot-ms", "45", "--output", "results.csv")
     rows = finished(done, tmp_path / "results.csv")
 
-    stages = [
+    words = (
         line.split()[0]
         for line in done.out.splitlines()
         if re.match(r"[a-z]{4,7}  +(?!\.\.\. )\S", line)
-    ]
+    )
+    stages = list(dict.fromkeys(words))  # a table has a column `state`, too
     order = ["wheel", "sources", "launch", "state", "equal", "time", "result"]
     assert [name for name in stages if name in order] == order
     assert "A component's speedup is not the service's." in " ".join(done.out.split())
@@ -56,6 +58,11 @@ def test_the_whole_run(bench: Bench, tmp_path: Path) -> None:
     assert one["share_of_tpot_pct"] == pytest.approx(100 * one["saved_ms"] / 45)
     assert not one["compared"]
     assert "run --rounds 1 --iters 20" in one["command"]
+    assert (rows["clock_cost_ns"] > 0).all()
+    state = json.loads(one["machine_state"])
+    assert state["before"]["at_s"] < state["after"]["at_s"]
+    assert state["before"]["threads"] == int(state["before"]["omp_num_threads"])
+    assert "Machine while it timed" in done.out
 
     (steps,) = tmp_path.glob("results.*.steps.csv.gz")
     assert one["run"] in steps.name
@@ -83,9 +90,13 @@ def test_two_runs_in_one_file_and_one_view(bench: Bench, tmp_path: Path) -> None
     assert "block sizes 16,32, M-RoPE" in done.out
 
     done = bench("run", *SHORT, "--block-sizes", "16", "--prompt-embeds", "--position", "1",
-                 "--max-model-len", "64", "--iters", "100", "--output", output)  # fmt: skip
+                 "--max-model-len", "64", "--iters", "100", "--rounds", "10", "--margin", "3",
+                 "--output", output)  # fmt: skip
     rows = finished(done, output)
     assert (rows["block_sizes"] == "16").all()
+    assert (rows["rounds"] + rows["rounds_left_out"] == 10).all()
+    assert (rows["margin_pct"] == 3).all()
+    assert (rows["stopped_by"] == "rounds").all() and rows["budget_s"].isna().all()
     assert rows["prompt_embeds"].all()
 
     assert load(output)["run"].nunique() == 2
@@ -97,9 +108,13 @@ def test_two_runs_in_one_file_and_one_view(bench: Bench, tmp_path: Path) -> None
 
 def test_the_smallest_candidate(bench: Bench, tmp_path: Path) -> None:
     output = tmp_path / "results.csv"
-    done = bench("run", *SHORT, "--candidate", "examples/same_path.py:attach", "--output", output,
+    done = bench("run", "--iters", "40", "--warmup", "2", "--budget", "2", "--candidate",
+                 "examples/same_path.py:attach", "--output", output,
                  cwd=EXAMPLES.parent)  # fmt: skip
     rows = finished(done, output)
+    assert set(rows["stopped_by"]) <= {"width", "budget"}
+    assert (rows["budget_s"] == 2).all()
+    assert (rows["iters"] <= 40).all()
     assert (rows["candidate"] == "examples/same_path.py:attach").all()
     assert rows["dispatched_pct"].isna().all()
 
@@ -194,18 +209,18 @@ class attach:
         self.requests = 0
     def __call__(self, output, scheduled):
         if output.scheduled_new_reqs:
-            self.requests += 1  # one for the proof, then one for each timed block
-            if self.requests == 1 + {block}:
+            self.requests += 1  # one for the proof, then one for each slice
+            if self.requests == 1 + {number}:
                 Path({place!r}).with_suffix(".tmp").write_text(f"{{os.getpid()}} {{os.getcwd()}}")
                 Path({place!r}).with_suffix(".tmp").rename({place!r})
         return self.own(output, scheduled)
 """
 
 
-def interrupted_in_block(block: int, folder: Path, environment: dict[str, str]) -> Done:
-    """A run that gets a Ctrl-C when the candidate's block with this number has begun."""
+def interrupted_in_slice(number: int, folder: Path, environment: dict[str, str]) -> Done:
+    """A run that gets a Ctrl-C when the candidate's slice with this number has begun."""
     begun = folder / "begun"
-    (folder / "watched.py").write_text(WATCHED.format(block=block, place=str(begun)))
+    (folder / "watched.py").write_text(WATCHED.format(number=number, place=str(begun)))
     arguments = ["run", "--rounds", "1000", "--iters", "200", "--warmup", "2",
                  "--candidate", "watched.py:attach", "--output", "results.csv"]  # fmt: skip
     done, (_, child_folder) = interrupted(arguments, folder, environment, begun)
@@ -215,7 +230,7 @@ def interrupted_in_block(block: int, folder: Path, environment: dict[str, str]) 
 
 
 def test_ctrl_c_keeps_the_finished_rounds(tmp_path: Path, environment: dict[str, str]) -> None:
-    done = interrupted_in_block(2, tmp_path, environment)
+    done = interrupted_in_slice(60, tmp_path, environment)
     assert done.code == 130, done.err
     rows = load(tmp_path / "results.csv")
     assert rows["partial"].all()
@@ -227,7 +242,7 @@ def test_ctrl_c_keeps_the_finished_rounds(tmp_path: Path, environment: dict[str,
 
 
 def test_ctrl_c_before_a_round_is_finished(tmp_path: Path, environment: dict[str, str]) -> None:
-    done = interrupted_in_block(1, tmp_path, environment)
+    done = interrupted_in_slice(1, tmp_path, environment)
     assert done.code == 130
     assert done.err == "error: interrupted; nothing was written\n"
     assert {path.name for path in tmp_path.iterdir()} == {"watched.py", "begun"}
