@@ -26,7 +26,7 @@ class Progress:
         log_ratios: d of each round that counts, on the decisive clock (`verdict`).
         rounds: all that are finished.
         elapsed_s: seconds since the timing began.
-        round_s: seconds of the last round.
+        round_s: seconds that another round may take.
     """
 
     log_ratios: Sequence[float]
@@ -66,7 +66,7 @@ class TargetWidth:
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Another round as long as the last one would not fit into `seconds`."""
+    """Another round would not fit into `seconds`."""
 
     seconds: float
     name: StoppedBy = "budget"
@@ -93,18 +93,20 @@ class Ending:
         self._criteria = criteria(method)
         self._log_ratios: list[float] = []
         self._rounds = 0
+        self._longest_s = 0.0
 
     def after(self, rounds: Iterable[Round], elapsed_s: float, last_s: float) -> StoppedBy | None:
         """Whether to stop after these further rounds, and why; None: go on.
 
-        `elapsed_s` are the seconds since the timing began, `last_s` those of these rounds, for as
-        many of which there must be time.
+        `elapsed_s` are the seconds since the timing began, `last_s` those of these rounds; there
+        must be time for as many that take as long as the longest so far.
         """
         for one in rounds:
             self._rounds += 1
             if not one.left_out:
                 self._log_ratios.append(round_log_ratio(one, decisive(one)))
-        progress = Progress(self._log_ratios, self._rounds, elapsed_s, last_s)
+        self._longest_s = max(self._longest_s, last_s)
+        progress = Progress(self._log_ratios, self._rounds, elapsed_s, self._longest_s)
         return next((reason.name for reason in self._criteria if reason.met(progress)), None)
 
 
