@@ -8,12 +8,14 @@ every timed block.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench_prep.decode.draws import Draws
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
 from bench_prep.measure.plan import Samples, Timing
@@ -114,12 +116,15 @@ class _Comparison:
         self._scratch = scratch
         self._on_event = on_event
         self._new: set[str] = set()
+        self._seed = int.from_bytes(os.urandom(4))
+        self._on_cpu = True
 
     def run(self) -> None:
         for process in self._both():
             self._on_event(process.receive())  # imported
         states = [process.receive() for process in self._both()]
         last = states[1]["last_position"]
+        self._on_cpu = states[1]["environment"]["platform"] == "cpu"
         self._on_event(states[1])
         self._exempt(*self._ask_both("digests"))
         self._prove_equal(last)
@@ -164,12 +169,25 @@ class _Comparison:
                 steps += 1
                 boundaries += sum(position % size == 0 for size in settings.block_sizes)
         self._compare(*self._ask_both("restart", stretch=None), "before the timing")
-        self._on_event({"event": "equal", "steps": steps, "boundaries": boundaries})
+        self._on_event(
+            {"event": "equal", "steps": steps, "boundaries": boundaries, "seed": self._seed}
+        )
 
     def _time(self) -> None:
+        passes = 1 if self._on_cpu else 2  # as `clocks.time_block` takes them
+        draws = Draws(self._seed, self._settings.position, self._settings.block_sizes)
+        checked: list[dict[str, Any]] = []
+
         def take(arm: Arm, warmup: int, iters: int) -> Samples:
             process = self._candidate if arm == "candidate" else self._baseline
-            found = process.ask("slice", warmup=warmup, iters=iters)
+            drawn = draws.slice(arm, warmup + iters, passes)
+            found = process.ask("slice", warmup=warmup, iters=iters, seed=drawn.seed, due=drawn.due)
+            if arm == "baseline_before":
+                checked[:] = found["checked"]
+            elif arm == "candidate":
+                for index, pair in enumerate(zip(checked, found["checked"], strict=True)):
+                    when = f"at position {pair[0]['position']} in a timed block (seed {self._seed})"
+                    self._compare(*pair, when, index)
             watch.disturbances(arm).add(**found["disturbances"])
             samples: Samples = found["samples"]
             return samples
@@ -194,12 +212,19 @@ class _Comparison:
         answers = self._ask_both("machine")
         return together(*(MachineState.from_json(answer["state"]) for answer in answers))
 
-    def _compare(self, expected: dict[str, Any], found: dict[str, Any], when: str) -> None:
+    def _compare(
+        self,
+        expected: dict[str, Any],
+        found: dict[str, Any],
+        when: str,
+        checked: int | None = None,
+    ) -> None:
+        """Compare two answers: of now, or of the `checked`-th check of the last slices."""
         left, right = expected["digests"], found["digests"]
         for path in [*left, *(path for path in right if path not in left)]:
             if left.get(path) != right.get(path) and not self._is_new(path):
                 raise OutputsDiffer(
-                    f"outputs differ {when}: {self._located(path)}",
+                    f"outputs differ {when}: {self._located(path, checked)}",
                     "correct the candidate's worktree; no timing is reported",
                 )
         for path in sorted(set(expected["moved"]) ^ set(found["moved"])):
@@ -225,10 +250,11 @@ class _Comparison:
                     return path
         return None
 
-    def _located(self, path: str) -> str:
+    def _located(self, path: str, checked: int | None) -> str:
         file = str(self._scratch / "expected")
         try:
-            self._baseline.ask("save", file=file)
-            return str(self._candidate.ask("locate", path=path, file=file)["difference"])
+            self._baseline.ask("save", file=file, checked=checked)
+            answer = self._candidate.ask("locate", path=path, file=file, checked=checked)
+            return str(answer["difference"])
         except BenchPrepError:
             return path

@@ -5,12 +5,15 @@ Its commands and what it answers, one event each:
     digests                     `digests`: a digest or the text of everything that can be compared,
                                 what moved, and which paths share memory
     restart STRETCH             `digests`: the request is put before the first step of a stretch
-    save FILE                   `ready`: everything that can be compared, for the other arm
+    save FILE CHECKED           `ready`: everything that can be compared, for the other arm: as it
+                                is now, or was at the CHECKED-th check of the last slice
     step                        `digests` of one step, where the forward pass would read them
     clock_cost                  `clock_cost`: what each clock shows of an empty step
-    slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it
+    slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it; its
+        SEED DUE                requests are drawn by SEED, and the digests of the steps that are
+                                DUE, one a pass, and of those after them come along
     machine                     `machine`: the machine's state, between slices
-    locate PATH FILE            `difference` to a file saved by the other arm
+    locate PATH FILE CHECKED    `difference` to a file saved by the other arm
     check                       `checked`: what was imported meanwhile was verified, too
 """
 
@@ -66,6 +69,7 @@ class _Arm:
         self._result: Any = None
         self._unbooked = False
         self._places: Any = {}
+        self._checked: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
         self._read_machine = state_reader(runner.device)
 
@@ -85,14 +89,12 @@ class _Arm:
         changed = self._settings.model_copy(update={"position": position})
         return Workload.make(changed, self._runner.inputs_embeds_size, self._runner.dtype, last)
 
-    def _state(self) -> dict[str, Any]:
-        from bench_prep.snapshot import leaves
+    def _state(self, checked: int | None = None) -> dict[str, Any]:
+        from bench_prep.decode.equality import state
 
-        self._decoder.synchronize()
-        state = dict(leaves(self._runner, every_path=True))
-        for name, root in (("argument", self._decoder.arguments), ("returned value", self._result)):
-            state |= {f"{name}{p}": value for p, value in leaves(root, every_path=True)}
-        return state
+        if checked is not None:
+            return self._checked[checked][1]
+        return state(self._decoder, self._result, every_path=True)
 
     def _digests(self) -> dict[str, Any]:
         from bench_prep.snapshot import memory, moved
@@ -106,10 +108,11 @@ class _Arm:
             "memory": memory(self._runner),
         }
 
-    def _save(self, file: str) -> dict[str, Any]:
+    def _save(self, file: str, checked: int | None) -> dict[str, Any]:
         import torch
 
-        torch.save({path: _storable(value) for path, value in self._state().items()}, file)
+        state = self._state(checked)
+        torch.save({path: _storable(value) for path, value in state.items()}, file)
         return {"event": "ready"}
 
     def _restart(self, stretch: list[int] | None) -> dict[str, Any]:
@@ -140,22 +143,50 @@ class _Arm:
             self._decoder.after()
             self._unbooked = False
 
-    def _slice(self, warmup: int, iters: int) -> dict[str, Any]:
+    def at_step(self, decoder: Any) -> None:
+        """Keep what a step that is being timed has left, outside the clock (`decode.steps`)."""
+        from bench_prep.decode.equality import copied
+
+        self._result = decoder.result
+        digests = self._digests() | {"position": decoder.position}
+        self._checked.append((digests, copied(self._state())))
+
+    def after_step(self, decoder: Any) -> None:
+        """Keep what one more step has left, and let the caches get warm again."""
+        from bench_prep.decode.drawn import settle
+
+        decoder.prepare_step()
+        self.at_step(decoder)
+        decoder.book()
+        settle(decoder)
+
+    def _slice(self, warmup: int, iters: int, seed: int, due: list[int]) -> dict[str, Any]:
+        from bench_prep.decode.drawn import SETTLING
         from bench_prep.measure.clocks import time_block
         from bench_prep.measure.disturbances import Disturbances
 
         self._book()
+        self._checked.clear()
+        self._places = {}  # the slices start the request anew
+        decoder = self._decoder
+        decoder.workload = self._workload(self._settings.position)
+        decoder.reserve_tokens(warmup + iters + SETTLING + 2)
+        decoder.begin(decoder.workload.requests(seed), self, due)
         disturbances = Disturbances()
         samples = time_block(
-            self._decoder,
+            decoder,
             warmup=warmup,
             iters=iters,
             device=self._device,
             disturbances=disturbances,
         )
         self._result = None
-        self._places = {}  # the slices start the request anew
-        return {"event": "slice", "samples": samples, "disturbances": disturbances.to_json()}
+        return {
+            "event": "slice",
+            "samples": samples,
+            "disturbances": disturbances.to_json(),
+            "checked": [digests for digests, _ in self._checked],
+        }
 
     def _clock_cost(self) -> dict[str, Any]:
         from bench_prep.measure.clocks import clock_cost
@@ -169,13 +200,15 @@ class _Arm:
         check_imported(self._job)
         return {"event": "checked"}
 
-    def _locate(self, path: str, file: str) -> dict[str, Any]:
+    def _locate(self, path: str, file: str, checked: int | None) -> dict[str, Any]:
         import torch
 
         from bench_prep.snapshot import ABSENT, difference_at
 
         expected = torch.load(file, weights_only=False).get(path, ABSENT)
-        difference = difference_at(path, expected, _storable(self._state().get(path, ABSENT)))
+        difference = difference_at(
+            path, expected, _storable(self._state(checked).get(path, ABSENT))
+        )
         return {"event": "difference", "difference": str(difference) if difference else path}
 
 

@@ -8,8 +8,9 @@ is booked by `_bookkeeping_sync`. All three are the runner's own methods.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,6 +90,11 @@ class Workload:
             seed=seed,
         )
 
+    def requests(self, seed: int) -> Iterator[Workload]:
+        """One after the other, all `renewed`: the whole sequence is drawn by `seed`."""
+        for lap in itertools.count():
+            yield self.renewed(int(np.random.default_rng([seed, lap]).integers(2**62)))
+
     def sampled(self, steps: int) -> np.ndarray[Any, Any]:
         """The tokens that `steps` steps sample, int32."""
         rng = np.random.default_rng(self.seed + 1)
@@ -144,7 +150,7 @@ class Decoder:
         self._embeds: tuple[torch.Tensor, torch.Tensor] | None = None  # the request's, and ours
         self._requests: Iterator[Workload] | None = None
         self._check: Check | None = None
-        self._due: list[int] = []
+        self._due: Sequence[int] = ()
         self._passes = self._to_check = 0
         self._step = 0
         self._output: Any = None
@@ -159,7 +165,7 @@ class Decoder:
                 steps, _TOKEN_STRIDE, dtype=torch.int32, device=self.runner.device
             )
 
-    def begin(self, requests: Iterator[Workload], check: Check, due: list[int]) -> None:
+    def begin(self, requests: Iterator[Workload], check: Check, due: Sequence[int]) -> None:
         """Before something is timed: each restart takes the next of `requests`.
 
         `check` looks at the step with index `due[i]` of the i-th pass.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,18 @@ def guard() -> Any:
     return Guard(*make_runners(SETTINGS, 2))
 
 
-def tried(guard: Any, candidate: str, **changed: Any) -> dict[str, Any]:
-    """What becomes of a candidate: its `rounds`, or its error's `exit_code` and `message`."""
+def tried(guard: Any, candidate: str, against: bool = False, **changed: Any) -> dict[str, Any]:
+    """What becomes of a candidate: its `rounds`, or its error's `exit_code` and `message`.
+
+    With `against` it takes the place of a worktree's own preparation.
+    """
+    settings = SETTINGS.model_copy(update={"candidate": candidate, **changed})
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            settings = SETTINGS.model_copy(update={"candidate": candidate, **changed})
-            os.write(writer, json.dumps(_try(guard, settings)).encode())
+            found = _outcome(guard, settings, _time_worktrees if against else _try_candidate)
+            os.write(writer, json.dumps(found).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -53,21 +59,64 @@ def tried(guard: Any, candidate: str, **changed: Any) -> dict[str, Any]:
     return found
 
 
-def _try(guard: Any, settings: RunSettings) -> dict[str, Any]:
+Events = list[dict[str, Any]]
+
+
+def _outcome(
+    guard: Any, settings: RunSettings, timed: Callable[[Any, RunSettings, Events], None]
+) -> dict[str, Any]:
     import torch
 
-    from bench_prep.trial import try_candidate
-
     torch.set_num_threads(1)
-    events: list[dict[str, Any]] = []
+    events: Events = []
     try:
-        try_candidate(settings, guard, events.append)
+        timed(guard, settings, events)
     except BenchPrepError as error:
         return {"exit_code": error.exit_code, "message": error.message}
     except Exception as error:
         return {"exit_code": 1, "message": f"{type(error).__name__}: {error}"}
     rounds = [event for event in events if event["event"] == "round"]
-    return {"exit_code": 0, "rounds": len(rounds), "compared": rounds[-1]["compared"]}
+    return {"exit_code": 0, "rounds": len(rounds), "compared": rounds[-1].get("compared")}
+
+
+def _try_candidate(guard: Any, settings: RunSettings, events: Events) -> None:
+    from bench_prep.trial import try_candidate
+
+    try_candidate(settings, guard, events.append)
+
+
+def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
+    """As the two processes of `--against` do, with both arms in this one."""
+    import torch
+
+    from bench_prep.against import _Comparison
+    from bench_prep.arm import _Arm
+    from bench_prep.candidate import attach, load_factory
+
+    baseline, runner = guard.runners
+    name = settings.candidate
+    runner._prepare_inputs = attach(name, load_factory(name), runner)
+
+    class Process:
+        def __init__(self, runner: Any) -> None:
+            self.arm = _Arm(settings, runner, {})
+
+        def send(self, do: str, **arguments: Any) -> None:
+            self.answer = getattr(self.arm, f"_{do}")(**json.loads(json.dumps(arguments)))
+
+        def receive(self) -> dict[str, Any]:
+            answer: dict[str, Any] = json.loads(json.dumps(self.answer))
+            return answer
+
+        def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+            self.send(do, **arguments)
+            return self.receive()
+
+    one, other = (Process(one) for one in (baseline, runner))
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
+        comparison = _Comparison(settings, one, other, Path(scratch), events.append)  # type: ignore[arg-type]
+        comparison._prove_equal(one.arm.last_position)
+        comparison._time()
 
 
 WRONG, REFUSED = OutputsDiffer.exit_code, UsageError.exit_code
@@ -125,3 +174,11 @@ def test_an_honest_candidate_is_timed(guard: Any, candidate: str) -> None:
     assert found["exit_code"] == 0, found
     assert found["rounds"] == 1
     assert found["compared"] >= 6
+
+
+def test_a_worktree_that_is_right_while_it_is_checked(guard: Any) -> None:
+    found = tried(guard, f"{HERE}/checked_alone.py:attach", against=True)
+    assert found["exit_code"] == WRONG, found
+    words = r"\d+ in a timed block \(seed \d+\): .*slot_mapping\S*\[0\]: expected \d+, found \d+"
+    assert re.search(words, found["message"]), found
+    assert tried(guard, f"{EXAMPLES}/same_path.py:attach", against=True)["rounds"] == 1
