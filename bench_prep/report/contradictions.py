@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from bench_prep.measure.statistics import compare
@@ -14,6 +16,9 @@ from bench_prep.report.schema import BLOCK_COLUMNS, VERSION
 _OURS, _OTHERS = 1e-4, 1e-2
 #: How far a median of ratios lies from the ratio of two medians beyond their scatter.
 _MEDIANS = 0.05
+
+#: Fractions are written as per cent with nine decimals.
+_ROUNDED = 1e-11
 
 _FORMULAS = {
     "baseline_ms": ("min(baseline_before, baseline_after)", "baseline_ms", 1),
@@ -77,7 +82,7 @@ def _against_formulas(cells: dict[str, Any]) -> Iterator[str]:
     if "speedup" in cells and cells["speedup"] > 0:
         low, high = cells.get("speedup_low", 0), cells.get("speedup_high", 0)
         scatter = math.log(high / low) if 0 < low < high else math.log(2)
-        scatter += cells.get("drift_pct", 0) / 100 + _MEDIANS
+        scatter = 2 * (scatter + cells.get("drift_pct", 0) / 100) + _MEDIANS
         if abs(math.log(cells["speedup"] / one.speedup)) > scatter:
             yield (
                 f"speedup {cells['speedup']:g} is far from baseline / candidate ({one.speedup:g})"
@@ -96,8 +101,9 @@ def _against_verdict(cells: dict[str, Any]) -> Iterator[str]:
             ends = [None, None]
         low, high = (None if end is None else end / 100 for end in ends)
         effect = Effect(cells["effect_pct"] / 100, low, high, rounds)
-        follows = verdict(effect, cells["margin_pct"] / 100)
-        if said != follows:
+        margin = cells["margin_pct"] / 100
+        follows = verdict(effect, margin)
+        if said not in (follows, *_at_the_edge(effect, margin)):
             yield f"the verdict {said} does not follow from the interval of the effect ({follows})"
         return
     # As it was decided before there was an effect: the interval of the speedup excludes 1.
@@ -105,6 +111,13 @@ def _against_verdict(cells: dict[str, Any]) -> Iterator[str]:
     for name in ("speedup", "speedup_low", "speedup_high"):
         if gain and name in cells and (cells[name] - 1) * gain <= 0:
             yield f"the verdict {said} contradicts {name} {cells[name]:g}"
+
+
+def _at_the_edge(effect: Effect, margin: float) -> Iterator[str]:
+    """The verdicts if ends at 0 or at the margin were rounded to their other side."""
+    if effect.low is not None and effect.high is not None:
+        for low, high in product((-_ROUNDED, _ROUNDED), repeat=2):
+            yield verdict(replace(effect, low=effect.low + low, high=effect.high + high), margin)
 
 
 def _tolerance(cells: Mapping[str, Any]) -> float:
