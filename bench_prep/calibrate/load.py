@@ -8,6 +8,7 @@ It writes a line as soon as it works.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ def periodic_load(period_s: float) -> Iterator[int]:
 
 
 def _work(period_s: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent, which ends us
     parent = os.getppid()
     source = np.ones(_BYTES // 8)
     target = np.zeros_like(source)
