@@ -414,6 +414,8 @@ def main() -> None:
     parser.add_argument("--show", type=Path, nargs="+", help="only the table of such files")
     options = parser.parse_args()
     if options.show:
+        if missing := [str(file) for file in options.show if not file.is_file()]:
+            parser.error(f"no such file: {', '.join(missing)}")
         show(pd.concat([pd.read_csv(file) for file in options.show]), Console(width=100))
         return
     names = options.tools.split(",") if options.tools else list(TOOLS)
@@ -423,11 +425,13 @@ def main() -> None:
         needs = " or ".join(TOOLS[name][2])
         print(f"{name} is left out: it is here for work on the {needs}")
         names.remove(name)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measure(options.work, names, options.runs, options.seconds, options.seed, options.output)
     except KeyboardInterrupt:
         print("interrupted; what is finished is in the file")
-    show(pd.read_csv(options.output), Console(width=100))
+    if options.output.exists():
+        show(pd.read_csv(options.output), Console(width=100))
 
 
 if __name__ == "__main__":
