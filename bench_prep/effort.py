@@ -19,15 +19,6 @@ _NOISE = 0.2
 #: Steps of one round's arm that are enough to say something.
 _ENOUGH = 100
 _REMEDY = "do all of a step's work in the call, on its thread; or change a worktree, with --against"
-_STARTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
-
-_listening: set[Threads] = set()
-
-
-def _hear(event: str, _: Any) -> None:
-    if event in _STARTS:
-        for threads in _listening:
-            threads.started += 1
 
 
 class Threads:
@@ -40,18 +31,20 @@ class Threads:
     def __init__(self) -> None:
         self._before = set(sys._current_frames())
         self.started = 0
-        if _hear not in _hooks:
-            sys.addaudithook(_hear)  # for good: there is no way to take one away
-            _hooks.append(_hear)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear of every thread that is started meanwhile, however soon it ends."""
-        _listening.add(self)
+        """Hear of every `threading.Thread` that is started meanwhile, however soon it ends."""
+        before = threading.getprofile()
+        threading.setprofile(self._hear)  # of new threads alone
         try:
             yield
         finally:
-            _listening.discard(self)
+            threading.setprofile(before)
+
+    def _hear(self, *_: Any) -> None:
+        sys.setprofile(None)
+        self.started += 1
 
     def require_none(self, name: str) -> None:
         """Candidate `name` has left no thread running, and has started none while timed.
@@ -66,9 +59,6 @@ class Threads:
             raise UsageError(
                 f"--candidate {name} has threads of its own{which} while steps are timed", _REMEDY
             )
-
-
-_hooks: list[Any] = []
 
 
 class MovedWork:

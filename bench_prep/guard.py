@@ -35,9 +35,17 @@ class Guard:
         Raises:
             UsageError: naming what is not.
         """
+        self.require_code(name)
+        self.threads.require_none(name)
+
+    def require_code(self, name: str) -> None:
+        """The same, as long as nothing is timed: what is made ready may be so on a thread.
+
+        Raises:
+            UsageError: as `require`.
+        """
         self.integrity.require(name)
         self._require_own_methods(name)
-        self.threads.require_none(name)
 
     def _require_own_methods(self, name: str) -> None:
         expected, found = map(kinds, self.runners)

@@ -51,19 +51,18 @@ class Code:
     its closure.
     """
 
-    def __init__(self, objects: dict[str, Any] | None = None) -> None:
-        """Of all modules, or of the attributes of these `objects` alone."""
+    def __init__(self, modules: Mapping[str, Any], **objects: Any) -> None:
+        """Of the watched ones among `modules`, and of the attributes of `objects`."""
         self._namespaces: list[_Namespace] = []
         self._functions: dict[int, tuple[str, types.FunctionType]] = {}
         self._classes: list[type] = []
         self._cells: list[types.CellType] = []
         self._owners: list[str] = []  # of each cell
         self._seen: set[int] = set()
-        if objects is None:
-            for name, module in list(sys.modules.items()):
-                if issubclass(type(module), types.ModuleType) and _watched(name):
-                    self._add(name, module)
-        for name, value in (objects or {}).items():
+        for name, module in list(modules.items()):
+            if issubclass(type(module), types.ModuleType) and _watched(name):
+                self._add(name, module)
+        for name, value in objects.items():
             self._add_namespace(name, vars(value), strict=True)
         functions = [function for _, function in self._functions.values()]
         self._parts = [
@@ -164,7 +163,10 @@ class _Namespace:
             return f"{self.name}.{self._keys[_first_other(found, self._values)]}"
         if len(self._mapping) != self._size:
             for key in self._mapping.keys() - self._keys:
-                if _is_code(self._mapping[key]) and (self._strict or hasattr(builtins, key)):
+                value = self._mapping[key]
+                if sys.modules.get(f"{self.name}.{key}") is value:
+                    continue  # a part that has been imported since
+                if _is_code(value) and (self._strict or hasattr(builtins, key)):
                     return f"{self.name}.{key}"
         return None
 
@@ -242,13 +244,13 @@ class Integrity:
     """Whether code and settings are what they were at the start."""
 
     def __init__(self) -> None:
-        self._code = Code()
+        self._code = Code(sys.modules)
         self._settings = process_settings()
         self._objects = Code({})
 
     def watch(self, **objects: Any) -> None:
         """Watch the code in the attributes of these objects as well."""
-        self._objects = Code(objects)
+        self._objects = Code({}, **objects)
 
     def require(self, name: str) -> None:
         """Candidate `name` has changed nothing that both arms or the clock run.

@@ -54,7 +54,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | N
     baseline_runner, runner = guard.runners
     own_path = baseline_runner._prepare_inputs
     candidate = attach(name, load_factory(name), runner)
-    guard.require(name)
+    guard.require_code(name)
     if seed is None:
         seed = int.from_bytes(os.urandom(4))
 

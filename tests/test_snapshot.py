@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.snapshot import addresses, first_difference, leaves, memory, moved
+from bench_prep.snapshot import (
+    addresses,
+    first_difference,
+    kinds,
+    leaves,
+    memory,
+    moved,
+    shared_memory,
+)
 
 
 @dataclass
@@ -96,6 +104,39 @@ def test_a_host_mirror_that_is_cut_off_from_its_buffer() -> None:
     assert moved(places, buffer) == {"np"}
     shared = memory(buffer)
     assert shared["cpu"] == shared["row"] != shared["np"]
+
+
+def test_buffers_that_two_states_share() -> None:
+    one, other = Outer(), Outer()
+    assert shared_memory(one, other) is None
+    assert shared_memory(one, one) == ("inner.array", "inner.array")
+    other.inner.array = one.inner.array.reshape(-1)[5:]
+    assert shared_memory(one, other) == ("inner.array", "inner.array")
+    other.inner.array = one.inner.array.reshape(-1)[4:]
+    one.inner.array = one.inner.array.reshape(-1)[:4]
+    assert shared_memory(one, other) is None
+
+
+def test_memory_is_shared_whichever_way_it_is_walked() -> None:
+    numbers = np.arange(12)
+    backwards, second = numbers[::-1], numbers[2:3]
+    assert shared_memory([backwards], [second]) == ("[0]", "[0]")
+    assert shared_memory([torch.from_numpy(numbers)[6:]], [numbers[:7]]) == ("[0]", "[0]")
+    assert shared_memory([numbers[:6], numbers[9:]], [np.arange(3), numbers[6:9]]) is None
+    assert shared_memory([numbers[:8], numbers[:2]], [numbers[7:]]) == ("[0]", "[0]")
+
+
+def test_what_objects_are() -> None:
+    class Subclass(Inner):
+        def method(self) -> None: ...
+
+    one, other = Outer(), Outer()
+    assert kinds(one) == kinds(other)
+    other.inner = Subclass()
+    other.tensor = torch.nn.Parameter(other.tensor)
+    other.inner.nothing = other.inner.method
+    differ = {path for path, kind in kinds(other).items() if kinds(one).get(path) != kind}
+    assert differ == {"inner", "tensor", "inner.nothing"}
 
 
 def test_cycles_end() -> None:

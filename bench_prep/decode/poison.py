@@ -49,7 +49,7 @@ class Poison:
         def harmless(poison: Poison) -> bool:
             _walk(baseline, poison)
             _walk(candidate)
-            return difference_between(expected, state(baseline)) is None
+            return difference_between(expected, copied(state(baseline))) is None
 
         if harmless(found):
             return found

@@ -88,3 +88,19 @@ def test_twins_begin_with_the_same_bytes() -> None:
     assert first_difference(one, other) is None  # also where vLLM leaves memory unfilled
     one.input_batch.temperature.fill_(torch.nan)
     assert first_difference(one, other) is not None
+
+
+def test_a_renewed_request_has_other_tokens_in_other_blocks() -> None:
+    work = decoder(SETTINGS).workload
+    first, second, again = (
+        [one for one, _ in zip(work.requests(seed), range(2), strict=False)] for seed in (7, 8, 7)
+    )
+    assert first == again
+    seen = [work, *first, *second]
+    for name in ("prompt_token_ids", "block_ids", "seed"):
+        assert len({str(getattr(one, name)) for one in seen}) == len(seen)
+    assert len({str(one.sampled(9)) for one in seen}) == len(seen)
+    for one in seen:
+        assert [len(ids) for ids in one.block_ids] == [len(ids) for ids in work.block_ids]
+        assert {*one.block_ids[0], *one.block_ids[1]} == {*range(1, 25)}
+        assert one.position == work.position and len(one.prompt_token_ids) == work.position

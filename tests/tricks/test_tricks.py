@@ -18,6 +18,7 @@ import pytest
 
 from bench_prep.errors import BenchPrepError, OutputsDiffer, UsageError
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
+from bench_prep.target import is_cpu
 
 pytestmark = pytest.mark.vllm
 HERE = Path(__file__).resolve().parent
@@ -31,6 +32,8 @@ SETTINGS = RunSettings(
 @pytest.fixture(scope="module")
 def guard() -> Any:
     """Of a pair of runners, before anything of a candidate runs."""
+    if not is_cpu("auto"):
+        pytest.skip("a device does not outlive a fork")
     from bench_prep.decode.runner import make_runners
     from bench_prep.trial import Guard  # with all that the proof and the clock run
 
@@ -67,7 +70,7 @@ def _outcome(
 ) -> dict[str, Any]:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as in the timing process
     events: Events = []
     try:
         timed(guard, settings, events)
@@ -161,6 +164,19 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
     found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attribute", ["attach", "joined_too_late"])
+def test_another_stream(attribute: str) -> None:
+    """Nothing is left running when the clock stops, which waits for every stream."""
+    from bench_prep.decode.runner import make_runners
+    from bench_prep.trial import Guard
+
+    candidate = f"{HERE}/another_stream.py:{attribute}"
+    settings = SETTINGS.model_copy(update={"candidate": candidate})
+    found = _outcome(Guard(*make_runners(settings, 2)), settings, _try_candidate)
+    assert found["exit_code"] == WRONG, found
 
 
 def test_each_trick_is_listed() -> None:
