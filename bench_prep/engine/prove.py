@@ -117,13 +117,13 @@ def prove_model(folder: Path, device: str, stages: Stages) -> Proof:
             log = new_log(f"{name}-{stage}.log")
             return run_engine(folder, device, log, update=update, **options)
 
-    own = engine("without", plugin=False, passes=2)
+    own = engine("without", fastpath=False, passes=2)
     stages.passed("without", _engine_line(own))
-    fast = engine("with", plugin=True, plant=True)
+    fast = engine("with", fastpath=True, plant=True)
     try:
         proof = judge(own, fast, file_sha256(folder / "config.json"))
     except OutputsDiffer:
-        again = engine("again", plugin=False)
+        again = engine("again", fastpath=False)
         if difference := first_difference(own.outputs, again.outputs):
             raise Inconclusive(f"vLLM's own outputs change by process: {difference}") from None
         raise

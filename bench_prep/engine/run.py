@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from bench_prep.engine.compare import Outputs
 from bench_prep.engine.names import PLUGIN
 from bench_prep.errors import as_raised
+from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.log_lines import NOT_USED
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.target import child_environment, is_cpu
@@ -65,7 +65,7 @@ def run_engine(
     device: str,
     log: Path,
     *,
-    plugin: bool,
+    fastpath: bool,
     passes: int = 1,
     plant: bool = False,
     update: Callable[[str], None] = lambda text: None,
@@ -99,7 +99,7 @@ def run_engine(
     run_isolated(
         "bench_prep.engine.process",
         {"engine": _arguments(folder, device), "passes": passes, "plant": plant},
-        engine_environment(device, plugin=plugin),
+        engine_environment(device, fastpath=fastpath),
         on_event,
         log,
     )
@@ -156,19 +156,22 @@ def _arguments(folder: Path, device: str) -> dict[str, Any]:
     return common | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.8}
 
 
-def engine_environment(device: str, *, plugin: bool) -> dict[str, str]:
-    """The variables of the engine's processes: the plugin is there, or it is not even loaded."""
+def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
+    """The variables of the engine's processes, with the fast path or with it turned off.
+
+    The plugin is loaded either way: vLLM keeps compiled and tuned kernels by the plugins' names,
+    and other kernels' sums differ in the last bit.
+    """
     given = child_environment(device)
     others = [name for name in given["VLLM_PLUGINS"].split(",") if name not in ("", PLUGIN)]
-    cleared = {name: "" for name in os.environ if name.startswith("BENCH_PREP_FASTPATH")}
     return (
         {"VLLM_CPU_KVCACHE_SPACE": "1"}
         | given
-        | cleared
         | {
-            "VLLM_PLUGINS": ",".join(others + [PLUGIN] * plugin),
-            "BENCH_PREP_SELFCHECK": "",
-            # Another process must not choose other kernels, whose sums differ in the last bit.
+            "VLLM_PLUGINS": ",".join([*others, PLUGIN]),
+            SWITCH: "" if fastpath else "0",
+            SELFCHECK: "",
+            # Another process takes the kernels that the first one chose.
             "TRITON_CACHE_AUTOTUNING": "1",
             "VLLM_LOGGING_LEVEL": "INFO",
         }

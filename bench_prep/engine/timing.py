@@ -66,11 +66,11 @@ def time_engine(
         run_isolated(
             "bench_prep.engine.timing_process",
             {
-                "engine": _arguments(write_model(model, scratch), device, max_model_len),
+                "engine": engine_arguments(write_model(model, scratch), device, max_model_len),
                 "prompt_tokens": prompt_tokens,
                 "method": asdict(method),
             },
-            engine_environment(device, plugin=True),
+            engine_environment(device, fastpath=True),
             found.on_event,
             log,
         )
@@ -143,7 +143,7 @@ class _Found:
                 self.stopped_by = event["by"]
 
 
-def _arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:
+def engine_arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:
     """Arguments of vLLM's `LLM`, as people serve: its own compilation and graphs."""
     common = {
         "model": str(folder),
