@@ -29,7 +29,7 @@ __all__ = ["append", "check_writable", "load", "steps_path", "write_steps"]
 #: How long a writer waits for another one, in seconds; a write takes milliseconds.
 LOCK_TIMEOUT_S = 60.0
 #: What a run may need on disk beside the old file, in bytes: its rows and its steps.
-RESERVE_BYTES = 4 << 20
+RESERVE_BYTES = 16 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
