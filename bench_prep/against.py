@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench_prep.decode.draws import Draws
+from bench_prep.decode.draws import Draws, repeatable
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
 from bench_prep.measure.plan import Samples, Timing
@@ -116,7 +116,8 @@ class _Comparison:
         self._scratch = scratch
         self._on_event = on_event
         self._new: set[str] = set()
-        self._seed = int.from_bytes(os.urandom(4))
+        self._seed = int.from_bytes(os.urandom(4)) if settings.seed is None else settings.seed
+        self._drawn_steps = 0
         self._on_cpu = True
 
     def run(self) -> None:
@@ -128,7 +129,8 @@ class _Comparison:
         self._on_event(states[1])
         self._exempt(*self._ask_both("digests"))
         self._prove_equal(last)
-        self._time()
+        with repeatable(self._seed):
+            self._time()
         self._ask_both("check")
         self._on_event({"event": "done"})
 
@@ -186,8 +188,9 @@ class _Comparison:
                 checked[:] = found["checked"]
             elif arm == "candidate":
                 for index, pair in enumerate(zip(checked, found["checked"], strict=True)):
-                    when = f"at position {pair[0]['position']} in a timed block (seed {self._seed})"
+                    when = f"at position {pair[0]['position']} in a timed block"
                     self._compare(*pair, when, index)
+                    self._drawn_steps += 1
             watch.disturbances(arm).add(**found["disturbances"])
             samples: Samples = found["samples"]
             return samples
@@ -202,6 +205,7 @@ class _Comparison:
                     "event": "round",
                     "round": one.to_json(),
                     "dispatched_pct": None,
+                    "drawn_steps": self._drawn_steps,
                     "slices": timing.slices,
                     "span": watch.span and watch.span.to_json(),
                 }

@@ -122,6 +122,13 @@ def run(
             "Default: the fast path."
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed of the requests and of the steps that are checked while they are timed, "
+            "to repeat a run. Default: a new one."
+        ),
+    ] = None,
     tpot_ms: Annotated[
         float | None,
         typer.Option(help="The service's time per output token, in ms, to show the share of it."),
@@ -137,7 +144,7 @@ def run(
     names = (
         "position", "max_model_len", "max_num_reqs", "max_num_tokens", "block_sizes", "mrope",
         "prompt_embeds", "warmup", "iters", "rounds", "margin", "budget", "device", "candidate",
-        "tpot_ms",
+        "seed", "tpot_ms",
     )  # fmt: skip
     given = locals()
     flags: dict[str, Any] = {name: given[name] for name in names}

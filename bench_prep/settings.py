@@ -17,7 +17,8 @@ OUR_CANDIDATE = "bench_prep.fastpath:attach"
 class RunSettings(BaseModel):
     """What a run times. Positions and lengths are in tokens; iterations are decode steps.
 
-    `margin` is in percent of the baseline's time, `budget` in seconds (`measure.method`).
+    `margin` is in percent of the baseline's time, `budget` in seconds (`measure.method`). `seed`
+    draws requests and checked steps; None: a new one, once the candidate has been loaded.
 
     The defaults are the published setting (`configs/reference.toml`).
     """
@@ -38,6 +39,7 @@ class RunSettings(BaseModel):
     rounds: int | None = Field(None, ge=1, le=10_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     candidate: str = OUR_CANDIDATE
+    seed: int | None = Field(None, ge=0, lt=2**32)
     tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @field_validator("block_sizes", mode="before")

@@ -78,7 +78,7 @@ def _timed(progress: Progress, stages: Stages) -> None:
         "time",
         f"{'1 round' if len(rounds) == 1 else f'{len(rounds)} rounds'} of {steps} steps per block "
         f"in {progress.slices} slices; {STOPPED[progress.stopped_by or 'interrupted']}; "
-        "end states identical",
+        f"{progress.environment['drawn_steps']} drawn steps and all end states identical",
     )
 
 
@@ -107,6 +107,7 @@ def _watcher(
             case "equal":
                 progress.environment["equality_steps"] = event["steps"]
                 progress.environment["boundaries_crossed"] = event["boundaries"]
+                progress.environment["seed"] = event["seed"]
                 stages.passed(
                     "equal",
                     f"whole state identical after each of {event['steps']} steps, "
@@ -121,6 +122,7 @@ def _watcher(
                 progress.spans.append(Span.from_json(event["span"]))
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
+                progress.environment["drawn_steps"] = event["drawn_steps"]
                 update(_so_far(progress), "time")
             case "clock_cost":
                 progress.clock_cost = event["ns"]

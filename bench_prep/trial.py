@@ -20,6 +20,7 @@ from bench_prep.candidate import (
     require_dispatched,
 )
 from bench_prep.decode.drawn import DrawnChecks
+from bench_prep.decode.draws import repeatable
 from bench_prep.decode.equality import compare, prove_equal, require_apart
 from bench_prep.decode.poison import Poison
 from bench_prep.decode.steps import Decoder, Workload
@@ -37,13 +38,13 @@ __all__ = ["Guard", "try_candidate"]
 Send = Callable[[dict[str, Any]], None]
 
 
-def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | None = None) -> None:
+def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     """Load the candidate, prove it equal on the guarded runner, and time it.
 
     `guard` was made before anything of the candidate has run. The events that go to `send`:
     `equal`, `clock_cost`, one `round` per finished round, `stopped`. Everything that a run draws
-    comes from `seed`; None: from the system's randomness, once the candidate has been loaded, so
-    that the candidate cannot know it.
+    comes from one seed: unless the settings have one, it is new, and made once the candidate has
+    been loaded, so that the candidate cannot know it.
 
     Raises:
         OutputsDiffer: the states differ, in the proof or at a drawn step of a timed block.
@@ -55,8 +56,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | N
     own_path = baseline_runner._prepare_inputs
     candidate = attach(name, load_factory(name), runner)
     guard.require_code(name)
-    if seed is None:
-        seed = int.from_bytes(os.urandom(4))
+    seed = int.from_bytes(os.urandom(4)) if settings.seed is None else settings.seed
 
     def workload(position: int, last: int | None = None) -> Workload:
         changed = settings.model_copy(update={"position": position})
@@ -66,7 +66,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | N
     work = workload(settings.position)
     baseline, other = Decoder(baseline_runner, work, own_path), Decoder(runner, work, candidate)
     walked = stretches(settings.position, work.last_position, settings.block_sizes)
-    with torch.inference_mode(), own_errors(name, other):
+    with torch.inference_mode(), own_errors(name, other), repeatable(seed):
         proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
         require_dispatched(candidate)
         guard.require(name)
@@ -96,7 +96,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | N
 
         timing = Timing(take, settings.method)
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
-            compare(baseline, other, f"after round {number} (seed {seed})")
+            compare(baseline, other, f"after round {number}")
             require_apart(baseline, other)
             guard.require(name)
             guard.moved.require_saved(name, one)
@@ -107,7 +107,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send, seed: int | N
                     "dispatched_pct": share.percent(),
                     "slices": timing.slices,
                     "span": watch.span and watch.span.to_json(),
-                    "compared": checks.compared,
+                    "drawn_steps": checks.compared,
                 }
             )
     send({"event": "stopped", "by": timing.stopped_by})

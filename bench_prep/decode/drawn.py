@@ -52,7 +52,6 @@ class DrawnChecks:
         self._baseline, self._candidate = baseline, candidate
         self._poison = poison
         self._workload = workload
-        self._seed = seed
         self._draws = Draws(seed, workload.position, workload.block_sizes)
         self._look = look
         self._arm = ""
@@ -103,8 +102,8 @@ class DrawnChecks:
             if self._arm == "baseline_before":
                 self._kept.append(found)
             return
-        place = f"at position {decoder.position} {when} (seed {self._seed})"
-        require_equal(self._kept[self._visits], found, place)
+        expected = self._kept[self._visits]
+        require_equal(expected, found, f"at position {decoder.position} {when}")
         self._visits += 1
         self.compared += 1
 
@@ -117,6 +116,6 @@ class DrawnChecks:
         if late:
             raise OutputsDiffer(
                 f"outputs differ at position {decoder.position}: {late[0]} is not yet written when "
-                f"the forward pass's stream reads it (seed {self._seed})",
+                f"the forward pass's stream reads it",
                 "let the current stream wait for the work on other streams; no timing is reported",
             )

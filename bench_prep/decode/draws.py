@@ -7,9 +7,13 @@ three slices, one of each arm, which take the same requests and the same checks.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+
+from bench_prep.errors import OutputsDiffer
 
 #: One of so many sets is checked; of the first ones more, so that a short run is checked, too.
 _SETS = 16
@@ -67,3 +71,13 @@ class Draws:
         if at_boundary and rng.integers(2):
             return int(rng.choice(at_boundary))
         return int(rng.integers(steps))
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """Say of a difference how to see it again."""
+    try:
+        yield
+    except OutputsDiffer as error:
+        remedy = f"{error.remedy}; --seed {seed} repeats it"
+        raise OutputsDiffer(error.message, remedy) from error

@@ -107,6 +107,10 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("equality_steps", "int", "environment", "steps", "steps whose whole state was compared"),
     Column("boundaries_crossed", "int", "environment", "blocks", "block boundaries in those steps"),
+    Column(
+        "drawn_steps", "int", "environment", "steps", "drawn while timed, compared too", since=3
+    ),
+    Column("seed", "int", "environment", "", "drew the requests and those steps", since=3),
     Column("dispatched_pct", "float", "environment", "%", "timed steps that the fast path took"),
     Column("device_name", "text", "environment", "", "the device that the runner used"),
     Column("driver", "text", "environment", "", "the device's driver"),

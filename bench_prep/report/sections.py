@@ -74,6 +74,8 @@ _LABELS = {
     "compared": "compared to a worktree",
     "equality_steps": "steps compared for equality",
     "boundaries_crossed": "block boundaries in them",
+    "drawn_steps": "timed steps compared, too",
+    "seed": "seed of requests and steps",
     "dispatched_pct": "steps the fast path took",
     "torch_version": "PyTorch",
     "triton_version": "Triton",

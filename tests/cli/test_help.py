@@ -33,6 +33,7 @@ RUN_OPTIONS = {
     "--device": "cuda",
     "--preset": "",
     "--candidate": "module:attribute",
+    "--seed": "to repeat a run",
     "--tpot-ms": "in ms",
     "--output": "CSV",
 }

@@ -75,11 +75,11 @@ def _outcome(
     try:
         timed(guard, settings, events)
     except BenchPrepError as error:
-        return {"exit_code": error.exit_code, "message": error.message}
+        return {"exit_code": error.exit_code, "message": error.message, "remedy": error.remedy}
     except Exception as error:
         return {"exit_code": 1, "message": f"{type(error).__name__}: {error}"}
     rounds = [event for event in events if event["event"] == "round"]
-    return {"exit_code": 0, "rounds": len(rounds), "compared": rounds[-1].get("compared")}
+    return {"exit_code": 0, "rounds": len(rounds), "drawn_steps": rounds[-1]["drawn_steps"]}
 
 
 def _try_candidate(guard: Any, settings: RunSettings, events: Events) -> None:
@@ -124,9 +124,9 @@ def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
 
 WRONG, REFUSED = OutputsDiffer.exit_code, UsageError.exit_code
 TRICKS = [
-    ("remembers:attach", WRONG, r"at position \d+ in a timed block .*: expected -?\d+, found"),
+    ("remembers:attach", WRONG, r"at position \d+ in a timed block: .*: expected -?\d+, found"),
     ("checked_alone:attach", WRONG, r"at position \d+ .*slot_mapping.*: expected (\d+), found"),
-    ("adds_one:attach", WRONG, r"over poisoned outputs .*: expected \d+, found -?\d+"),
+    ("adds_one:attach", WRONG, r"over poisoned outputs: .*: expected \d+, found -?\d+"),
     ("borrows:answers", WRONG, r"at position 1000: "),
     ("borrows:buffers", WRONG, r"is in the baseline's memory"),
     ("borrows:result", WRONG, r"returned value\[0\] is in the baseline's memory"),
@@ -136,7 +136,7 @@ TRICKS = [
     ("another_thread:joined_between", REFUSED, r"replaces _bookkeeping_sync of its runner"),
     ("between_calls:replaced_method", REFUSED, r"replaces _update_states of its runner"),
     ("between_calls:replaced_class", REFUSED, r"replaces its runner's class"),
-    ("between_calls:finalizer", WRONG, r"over poisoned outputs .*: expected \d+, found -?\d+"),
+    ("between_calls:finalizer", WRONG, r"over poisoned outputs: .*: expected \d+, found -?\d+"),
     ("between_calls:keeping_finalizer", REFUSED, r"saves \d+ us a step .*, but the process spends"),
     ("changes:code", REFUSED, r"changes vllm\.\S*GPUModelRunner\._prepare_inputs, "),
     ("changes:defaults", REFUSED, r"changes \S*_get_cumsum_and_arange, "),
@@ -164,6 +164,8 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
     found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found
+    if code == WRONG:
+        assert re.search(r"; --seed \d+ repeats it$", found["remedy"])
 
 
 @pytest.mark.gpu
@@ -189,12 +191,12 @@ def test_an_honest_candidate_is_timed(guard: Any, candidate: str) -> None:
     found = tried(guard, candidate)
     assert found["exit_code"] == 0, found
     assert found["rounds"] == 1
-    assert found["compared"] >= 6
+    assert found["drawn_steps"] >= 6
 
 
 def test_a_worktree_that_is_right_while_it_is_checked(guard: Any) -> None:
     found = tried(guard, f"{HERE}/checked_alone.py:attach", against=True)
     assert found["exit_code"] == WRONG, found
-    words = r"\d+ in a timed block \(seed \d+\): .*slot_mapping\S*\[0\]: expected \d+, found \d+"
+    words = r"position \d+ in a timed block: \S*slot_mapping\S*\[0\]: expected \d+, found \d+"
     assert re.search(words, found["message"]), found
     assert tried(guard, f"{EXAMPLES}/same_path.py:attach", against=True)["rounds"] == 1
