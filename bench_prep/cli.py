@@ -23,6 +23,7 @@ from bench_prep.cli_options import (
     console,
 )
 from bench_prep.cli_prove import prove
+from bench_prep.cli_steps import steps
 from bench_prep.command import command_line
 from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, UsageError
 
@@ -39,6 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(prove, name="prove")
+app.command()(steps)
 _errors = Console(stderr=True, emoji=False)
 
 

@@ -33,6 +33,13 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
+    "steps": (
+        {
+            *{"bringup", "engine", "errors", "fastpath", "log_lines", "measure"},
+            *{"provenance", "report", "source", "stages", "target"},
+        },
+        set(),
+    ),
     "report": ({"errors", "measure", "settings"}, {"vllm", "torch"}),
     "serving": ({"errors", "log_lines", "stages"}, {"vllm", "torch"}),
 }
@@ -98,7 +105,7 @@ def test_the_command_line_waits_for_nothing_heavy() -> None:
     """What `cli` imports before a command is chosen."""
     first = [
         node
-        for name in ("cli.py", "cli_options.py", "cli_prove.py")
+        for name in ("cli.py", "cli_options.py", "cli_prove.py", "cli_steps.py")
         for node in ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ImportFrom | ast.Import)
     ]
@@ -109,6 +116,7 @@ def test_the_command_line_waits_for_nothing_heavy() -> None:
         "bench_prep",
         "bench_prep.cli_options",
         "bench_prep.cli_prove",
+        "bench_prep.cli_steps",
         "bench_prep.command",
         "bench_prep.errors",
     }

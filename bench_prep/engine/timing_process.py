@@ -25,7 +25,9 @@ ROUNDS_AT_A_TIME = 5
 
 
 def _work(job: dict[str, Any]) -> None:
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
+
+    from bench_prep.engine.decoding import Decoding
 
     llm = LLM(
         load_format=LOAD_FORMAT,
@@ -37,26 +39,15 @@ def _work(job: dict[str, Any]) -> None:
     def ask(method: str, *arguments: Any) -> Any:
         return llm.collective_rpc(method, args=arguments)[0]
 
-    def decode(tokens: int) -> None:
-        """One request that is decoded up to the model's length at most, as often as needed."""
-        room = shape["max_model_len"] - job["prompt_tokens"] - 1
-        prompt = [1 + i % 500 for i in range(job["prompt_tokens"])]
-        while tokens > 0:
-            sampling = SamplingParams(
-                temperature=0.0, max_tokens=min(tokens, room), ignore_eos=True, detokenize=False
-            )
-            llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
-            tokens -= room
-
     found = ask("timed_environment")
-    shape = found["settings"]
     emit({"event": "loaded", **found})
+    request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
     if not ask("begin_check"):
         raise Missing(
             "the fast path is not attached to this engine (its log says why)",
             "list the architecture once it is proven: bench-prep prove model --add",
         )
-    decode(CHECKED_STEPS)
+    request.decode(CHECKED_STEPS)
     checked = ask("end_check")
     if checked["closed"] is not None:
         raise OutputsDiffer(f"outputs differ: {checked['closed']}", "no timing is reported")
@@ -68,7 +59,7 @@ def _work(job: dict[str, Any]) -> None:
         started = time.monotonic()
         ask("begin_stretches", method.warmup, method.iters)
         # One step more per stretch: a step's time ends with the next one's start.
-        decode((wanted + 1) * len(ARMS) * (method.warmup + method.iters + 1))
+        request.decode((wanted + 1) * len(ARMS) * (method.warmup + method.iters + 1))
         found = ask("end_stretches")
         rounds, spans = (found[name][:wanted] for name in ("rounds", "spans"))
         if not rounds:

@@ -35,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def _as_user_error(path: Path) -> Iterator[None]:
+def as_user_error(path: Path) -> Iterator[None]:
     """Turns what the operating system says about `path` into an error with a remedy."""
     try:
         yield
@@ -76,7 +76,7 @@ def _descriptor(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _replace(target: Path, content: bytes) -> None:
+def replace(target: Path, content: bytes) -> None:
     """Makes `content` the whole of `target`, or leaves it untouched; its mode is kept."""
     with _temporary(target) as temporary:
         with _descriptor(temporary) as descriptor:
@@ -98,7 +98,7 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
+def locked(target: Path) -> Iterator[None]:
     with FileLock(target.parent / f".{target.name}.lock", timeout=LOCK_TIMEOUT_S):
         # Whoever left these was killed: nobody else writes while we hold the lock.
         for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
@@ -150,7 +150,7 @@ def check_writable(path: Path) -> None:
         Missing: no space on the disk.
     """
     target = path.resolve()
-    with _as_user_error(path):
+    with as_user_error(path):
         if target.is_dir() or (target.exists() and not target.is_file()):
             raise UsageError(f"{path} is not an ordinary file", "give --output a file name")
         if not target.parent.is_dir():
@@ -191,12 +191,12 @@ def append(path: Path, frame: pd.DataFrame) -> None:
     if list(frame.columns) != list(NAMES):
         raise ValueError("the table does not have exactly the columns of the schema")
     target = path.resolve()
-    with _as_user_error(path), _locked(target):
+    with as_user_error(path), locked(target):
         old = read_bytes(target) if target.exists() else b""
         if old:
             _check_own(old, path)
         new = frame.to_csv(index=False, header=not old, lineterminator="\n")
-        _replace(target, old + new.encode("utf-8", "backslashreplace"))
+        replace(target, old + new.encode("utf-8", "backslashreplace"))
 
 
 def steps_path(path: Path, run_id: str) -> Path:
@@ -205,11 +205,13 @@ def steps_path(path: Path, run_id: str) -> Path:
 
 
 def write_steps(path: Path, rounds: Sequence[Round]) -> None:
-    """Every timed step, as gzip CSV: `round,arm,step,host_ns,ready_ns,device_ns`.
+    """Every timed step, as gzip CSV: `round,arm,step,host_ns,ready_ns,device_ns,preempted`.
 
     Rounds and steps count from 0; times are in nanoseconds, empty where the platform has no such
-    clock. Inside an engine there is `step_ns` too, and `left_out` where rounds do not count: why
-    this one does not. `path` is the file itself (`steps_path`); it is replaced whole.
+    clock. `preempted` is how often the kernel took the processor away from the step, which then
+    is in no median of host and ready time. Inside an engine there is `step_ns` instead, and
+    `left_out` where rounds do not count: why this one does not. `path` is the file
+    itself (`steps_path`); it is replaced whole.
 
     Raises:
         UsageError: the file cannot be written.
@@ -226,11 +228,13 @@ def write_steps(path: Path, rounds: Sequence[Round]) -> None:
                 for clock in CLOCKS
                 if clock != "step" or clock in block.samples
             }
+            if "preempted" in block.samples:
+                columns["preempted"] = pd.array(block.samples["preempted"], dtype="Int64")
             steps = {"round": number, "arm": block.arm, "step": range(count), **columns}
             frames.append(pd.DataFrame(steps | ({"left_out": one.left_out} if marked else {})))
     text = pd.concat(frames).to_csv(index=False, lineterminator="\n")
-    with _as_user_error(path):
-        _replace(path.resolve(), gzip.compress(text.encode(), mtime=0))
+    with as_user_error(path):
+        replace(path.resolve(), gzip.compress(text.encode(), mtime=0))
 
 
 def store(path: Path, frame: pd.DataFrame, run_id: str, rounds: Sequence[Round]) -> Path:

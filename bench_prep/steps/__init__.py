@@ -1,0 +1,1 @@
+"""Where the time of one decode step goes, in a running engine."""

@@ -1,0 +1,211 @@
+"""`bench-prep steps`: where the time of one decode step goes, in a running engine."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench_prep import __version__
+from bench_prep.engine.names import LOAD_FORMAT
+from bench_prep.engine.run import engine_environment, require_done
+from bench_prep.engine.shapes import write_model
+from bench_prep.engine.timing import engine_arguments
+from bench_prep.errors import UsageError
+from bench_prep.log_lines import NOT_USED
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.launch import run_isolated, temporary_folder
+from bench_prep.source import Source, prove_source
+from bench_prep.stages import Stages
+from bench_prep.steps.chrome import chrome_trace, last_run
+from bench_prep.steps.device import device_steps, read_profile
+from bench_prep.steps.frames import arm_of, blocked, frames_of
+from bench_prep.steps.parts import FOLDER, RECORDERS
+from bench_prep.steps.recorder import read_recording
+from bench_prep.steps.result import result_of
+from bench_prep.steps.store import append, check_writable, rows
+from bench_prep.steps.stretches import Stretch
+from bench_prep.steps.view import view
+from bench_prep.target import require_device
+
+#: Steps of a stretch that are left out after the preparation or the probes have changed.
+WARMUP = 8
+#: The fewest steps of which a median is shown.
+LEAST_STEPS = 200
+#: A request of fewer tokens would be over before its steps are steady.
+LEAST_ROOM = 64
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is decoded, and how often.
+
+    Attributes:
+        own_weights: those in the model's folder; else random ones.
+        eager: without compilation and CUDA graphs.
+        stretch: recorded steps of each stretch.
+        rounds: of these, one stretch of the fast path each and two of vLLM's own preparation.
+    """
+
+    model: str
+    prompt_tokens: int
+    max_model_len: int
+    own_weights: bool = False
+    eager: bool = False
+    stretch: int = 16
+    rounds: int = 30
+
+    def check(self) -> None:
+        """Raises `UsageError` for what cannot be run."""
+        if self.prompt_tokens > self.max_model_len - LEAST_ROOM:
+            raise UsageError(
+                f"--prompt-tokens {self.prompt_tokens} leaves no room in --max-model-len "
+                f"{self.max_model_len}",
+                f"leave {LEAST_ROOM} tokens: --max-model-len {self.prompt_tokens + LEAST_ROOM}",
+            )
+        if self.stretch * self.rounds < LEAST_STEPS:
+            raise UsageError(
+                f"--stretch {self.stretch} times --rounds {self.rounds} are fewer than "
+                f"{LEAST_STEPS} steps",
+                f"--rounds {-(-LEAST_STEPS // self.stretch)}",
+            )
+        if self.own_weights and not list(Path(self.model).glob("*.safetensors")):
+            raise UsageError(
+                f"--weights: {self.model} is no folder with *.safetensors files",
+                "give such a folder, or leave --weights away for random ones",
+            )
+
+    def engine(self, folder: Path, device: str) -> dict[str, Any]:
+        """Arguments of vLLM's `LLM`; a `config.json` is written into the empty `folder`."""
+        arguments = engine_arguments(write_model(self.model, folder), device, self.max_model_len)
+        if self.own_weights:
+            arguments["model"] = str(Path(self.model).resolve())
+        else:
+            arguments["load_format"] = LOAD_FORMAT
+        return arguments | ({"enforce_eager": True} if self.eager else {})
+
+
+@dataclass
+class _Told:
+    """What the engine's process sent."""
+
+    loaded: dict[str, Any] = field(default_factory=dict)
+    checked: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+    steps: list[list[int]] = field(default_factory=list)
+    profiled: dict[str, dict[str, Any]] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        self.last = event
+        match event["event"]:
+            case "loaded":
+                self.loaded = event
+            case "equal":
+                self.checked = event["steps"]
+            case "recorded":
+                self.stretches = [Stretch(**one) for one in event["stretches"]]
+                self.steps = event["steps"]
+            case "profiled":
+                self.profiled[event["arm"]] = event
+
+
+def show_steps(work: Workload, device: str, *, output: Path, command: str, console: Console) -> int:
+    """Run one engine, show its steps, add the rows to `output`, write the trace beside it; 0.
+
+    Raises:
+        BenchPrepError: whatever stops it; then nothing is written.
+    """
+    work.check()
+    check_writable(output)
+    require_device(device)
+    stages = Stages(console)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = uuid.uuid4().hex[:12]
+    _, provenance = prove_source(Source(), device, stages)
+    log = new_log(f"steps-{run_id}.log")
+    told = _Told()
+    with temporary_folder() as scratch, stages.running("engine") as update:
+        update("loading the model")
+        recordings_folder = scratch / "recordings"
+        recordings_folder.mkdir()
+        model = scratch / "model"
+        model.mkdir()
+        run_isolated(
+            "bench_prep.steps.process",
+            {
+                "engine": work.engine(model, device),
+                "prompt_tokens": work.prompt_tokens,
+                "warmup": WARMUP,
+                "iters": work.stretch,
+                "rounds": work.rounds,
+            },
+            engine_environment(device, fastpath=True)
+            | {FOLDER: str(recordings_folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            told.on_event,
+            log,
+        )
+        lines = require_done(told.last, log)
+        recordings = {name: read_recording(recordings_folder, name) for name in RECORDERS}
+        profiles = {
+            arm: read_profile(recordings_folder / f"{arm}.profile.json", event["offset_ns"])
+            for arm, event in told.profiled.items()
+        }
+    arms, shown = [], []
+    for name in dict.fromkeys(one.arm for one in told.stretches):
+        arm = arm_of(name, told.steps, told.stretches, recordings)
+        frames = frames_of(told.steps, told.stretches, name, True)
+        profile = profiles.get(name)
+        if profile is not None:
+            frames = frames_of(told.profiled[name]["steps"], [Stretch(name, True, 0)], name, True)
+            arm = replace(
+                arm,
+                device=device_steps(profile.activities, frames.begins, frames.ends),
+                blocked=blocked(frames, recordings, profile.waits),
+            )
+        arms.append(arm)
+        shown.append(last_run(name, frames, profile.activities if profile else ()))
+    found = result_of(arms, told.steps, told.stretches, tuple(told.loaded["record_ns"]))
+    stages.passed("engine", _engine_line(work, told, lines))
+    frame = rows(
+        found,
+        {
+            "run": run_id,
+            "started": started,
+            "model": work.model,
+            "prompt_tokens": work.prompt_tokens,
+            "max_model_len": told.loaded["settings"]["max_model_len"],
+            "eager": work.eager,
+            "rounds": work.rounds,
+            "stretch": work.stretch,
+        }
+        | provenance
+        | told.loaded["environment"]
+        | {
+            "bench_prep_version": __version__,
+            "command": command,
+            "equality_steps": told.checked,
+        },
+    )
+    trace = chrome_trace(shown, recordings, {"command": command, "run": run_id})
+    beside = append(output, frame, trace, run_id)
+    console.print(view(found))
+    if not told.profiled:
+        stages.passed("", "no device: on the CPU platform the forward is the host's own work")
+    elif any(arm.device is None for arm in arms):
+        stages.passed("", "the profiler saw nothing of the device: its time is not known")
+    stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside.name}")
+    return 0
+
+
+def _engine_line(work: Workload, told: _Told, lines: list[str]) -> str:
+    counted = work.stretch * work.rounds
+    text = f"{work.model} after a prompt of {work.prompt_tokens} tokens; {2 * counted} steps of "
+    if told.checked:
+        return f"{text}vLLM's own preparation, {counted} of the fast path ({told.checked} compared)"
+    why = next((line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), "")
+    return f"{text}vLLM's own preparation; the fast path does not serve it ({why or 'no plugin'})"
