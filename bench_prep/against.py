@@ -18,8 +18,8 @@ from typing import Any
 from bench_prep.decode.draws import Draws, repeatable
 from bench_prep.decode.stretches import stretches
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
-from bench_prep.measure.plan import Samples, Timing
-from bench_prep.measure.records import Arm
+from bench_prep.measure.plan import Timing
+from bench_prep.measure.records import Arm, Samples
 from bench_prep.measure.state import MachineState, together
 from bench_prep.measure.watch import Watch
 from bench_prep.provenance.launch import Child, launched, temporary_folder

@@ -88,10 +88,7 @@ class MovedWork:
         if min(steps, others) < _ENOUGH:
             return  # until there are more
         self._spent = {arm: [0, 0] for arm in self._spent}
-        times = {
-            block.arm: median(block.samples["ready"] or block.samples["host"])
-            for block in one.blocks
-        }
+        times = {block.arm: median(block.times("ready")) for block in one.blocks}
         saved = min(times["baseline_before"], times["baseline_after"]) - times["candidate"]
         moved = candidate / steps - baseline / others + saved
         self._beyond.append(moved - max(_SAVED * saved, _NOISE * baseline / others))

@@ -28,8 +28,8 @@ from bench_prep.decode.stretches import stretches
 from bench_prep.guard import Guard
 from bench_prep.measure.clocks import CudaDevice, clock_cost
 from bench_prep.measure.comparison import taking
-from bench_prep.measure.plan import Samples, Timing
-from bench_prep.measure.records import Arm
+from bench_prep.measure.plan import Timing
+from bench_prep.measure.records import Arm, Samples
 from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
 from bench_prep.settings import RunSettings

@@ -10,11 +10,12 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from resource import RUSAGE_THREAD, getrusage
 from statistics import median
 from typing import Any, Protocol
 
 from bench_prep.measure.disturbances import Disturbances
-from bench_prep.measure.records import Clock
+from bench_prep.measure.records import CLOCKS, Block, Clock, Samples
 
 
 class Steps(Protocol):
@@ -56,8 +57,8 @@ def time_block(
     iters: int,
     device: Device | None,
     disturbances: Disturbances | None = None,
-) -> dict[Clock, list[int]]:
-    """Time `iters` steps after `warmup` untimed ones; nanoseconds per clock and step.
+) -> Samples:
+    """Time `iters` steps after `warmup` untimed ones.
 
     What disturbs the timed steps is added to `disturbances`.
 
@@ -85,7 +86,8 @@ def clock_cost(device: Device | None) -> dict[Clock, int]:
     a synchronization of the idle device too; for device time two events.
     """
     samples = time_block(_Nothing(), warmup=200, iters=1000, device=device)
-    return {clock: round(median(values)) for clock, values in samples.items()}
+    times = Block("candidate", samples)
+    return {clock: round(median(times.times(clock))) for clock in CLOCKS if clock in samples}
 
 
 class _Nothing:
@@ -105,29 +107,31 @@ def _nothing() -> None: ...
 
 def _host_and_ready(
     steps: Steps, warmup: int, iters: int, device: Device | None, disturbances: Disturbances
-) -> dict[Clock, list[int]]:
+) -> Samples:
     synchronize: Callable[[], None] = _nothing if device is None else device.synchronize
     now = time.perf_counter_ns
 
-    def step() -> tuple[int, int]:
+    def step() -> tuple[int, int, int]:
         steps.before()
         synchronize()
+        switches = getrusage(RUSAGE_THREAD).ru_nivcsw
         start = now()
         steps.call()
         returned = now()
         synchronize()
         finished = now()
+        switches = getrusage(RUSAGE_THREAD).ru_nivcsw - switches
         steps.after()
-        return returned - start, finished - start
+        return returned - start, finished - start, switches
 
-    host, ready = [0] * iters, [0] * iters
+    host, ready, preempted = [0] * iters, [0] * iters, [0] * iters
     steps.restart()
     for _ in range(warmup):
         step()
     with disturbances.counted(device):
         for index in range(iters):
-            host[index], ready[index] = step()
-    return {"host": host, "ready": host if device is None else ready}
+            host[index], ready[index], preempted[index] = step()
+    return {"host": host, "ready": host if device is None else ready, "preempted": preempted}
 
 
 def _device(

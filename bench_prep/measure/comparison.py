@@ -10,8 +10,8 @@ from typing import Any
 from bench_prep.measure.clocks import Device, Steps, time_block
 from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.method import Method
-from bench_prep.measure.plan import Pace, Samples, Take, Timing
-from bench_prep.measure.records import Arm, Clock, Round
+from bench_prep.measure.plan import Pace, Take, Timing
+from bench_prep.measure.records import Arm, Clock, Round, Samples
 from bench_prep.measure.statistics import Figures, block_medians_ms, compare, over_rounds
 from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import (

@@ -11,20 +11,22 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol
 
 from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
-from bench_prep.measure.records import ARMS, Arm, Block, Clock, Round
+from bench_prep.measure.records import ARMS, CLOCKS, Arm, Block, Round, Samples
 from bench_prep.measure.stopping import Ending, StoppedBy
 
-Samples = dict[Clock, list[int]]
+#: A block of whose steps fewer count makes its round not count: too few are left to stand for all.
+LEAST_KEPT = 0.25
 
 
 class Take(Protocol):
     """Takes a slice: `iters` timed steps of one arm, from its first step, after `warmup` others."""
 
     def __call__(self, arm: Arm, warmup: int, iters: int) -> Samples:
-        """The samples, in nanoseconds per clock and step."""
+        """The samples, one entry per timed step."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,23 @@ def find_pace(take: Take, method: Method) -> Pace:
 
 def _pilot(take: Take, warmup: int, steps: int) -> tuple[float, float]:
     """A slice of each block: the timed seconds of the slowest one, and all that was taken."""
-    timed, start = 0, time.monotonic()
+    timed, start = 0.0, time.monotonic()
     for arm in ARMS:
-        timed = max(timed, *map(sum, take(arm, warmup, steps).values()))
-    return timed / 1e9, time.monotonic() - start
+        block = Block(arm, take(arm, warmup, steps))
+        for clock in CLOCKS:
+            if clock in block.samples:
+                times = block.times(clock) or block.samples[clock]
+                timed = max(timed, steps * fmean(times) / 1e9)
+    return timed, time.monotonic() - start
+
+
+def _preempted(one: Round) -> str:
+    """Why a round of which too few steps count does not count; empty where it does."""
+    return "; ".join(
+        f"most steps were preempted in {block.arm}"
+        for block in one.blocks
+        if 1 - block.preempted < LEAST_KEPT
+    )
 
 
 def _warmup(method: Method, slice_steps: int) -> int:
@@ -117,7 +132,8 @@ class Timing:
         ending = Ending(self._method)
         started = time.monotonic()
         while self.stopped_by is None:
-            one = replace(self._round(self.pace), left_out=left_out())
+            one = self._round(self.pace)
+            one = replace(one, left_out="; ".join(filter(None, (left_out(), _preempted(one)))))
             yield one
             now = time.monotonic()
             self.stopped_by = ending.after([one], now - began, now - started)
@@ -127,7 +143,7 @@ class Timing:
         samples: dict[Arm, Samples] = {arm: {} for arm in ARMS}
         for steps in pace.slices:
             for arm in ARMS:
-                for clock, values in self._take(arm, pace.warmup, steps).items():
-                    samples[arm].setdefault(clock, []).extend(values)
+                for name, values in self._take(arm, pace.warmup, steps).items():
+                    samples[arm].setdefault(name, []).extend(values)
         before, candidate, after = (Block(arm, samples[arm]) for arm in ARMS)
         return Round((before, candidate, after))

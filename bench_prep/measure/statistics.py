@@ -103,10 +103,12 @@ def summarize(samples_ns: Sequence[int]) -> BlockSummary:
 def block_medians_ms(one: Round, clock: Clock) -> tuple[float, float, float]:
     """The median step of a round's three blocks on one clock, in milliseconds.
 
+    Of the steps that count (`Block.times`).
+
     Raises:
-        ValueError: a block without samples, or a time that is not above zero.
+        ValueError: a block without such steps, or a time that is not above zero.
     """
-    before, candidate, after = (summarize(b.samples[clock]).median_ms for b in one.blocks)
+    before, candidate, after = (summarize(b.times(clock)).median_ms for b in one.blocks)
     return before, candidate, after
 
 

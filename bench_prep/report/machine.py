@@ -17,6 +17,8 @@ from bench_prep.measure.state import MachineState, Span
 _SEPARATOR = "; "
 #: Share of a figure above which the clock's own cost is mentioned.
 CLOCK_SHARE = 0.01
+#: Share of preempted steps from which on they are mentioned.
+_PREEMPTED_PCT = 1.0
 _UNKNOWN = "unknown"
 
 
@@ -120,10 +122,21 @@ def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]
             "What to do about left-out rounds: raise --warmup, so that it happens before the "
             "timing; what still happens then is a cost of the arm itself."
         )
-    costs = [_cost(row) for _, row in frame.iterrows()]
-    for cost in dict.fromkeys(filter(None, costs)):
-        found.append(f"{cost}{which(other == cost for other in costs)}.")
+    for of_row in (_preempted, _cost):
+        texts = [of_row(row) for _, row in frame.iterrows()]
+        for text in dict.fromkeys(filter(None, texts)):
+            found.append(f"{text}{which(other == text for other in texts)}.")
     return found
+
+
+def _preempted(row: pd.Series[Any]) -> str:
+    share = row["preempted_pct"]
+    return (
+        f"In {share:.0f} % of the timed steps other programs had the processor for a while; these "
+        "are in no median"
+        if share >= _PREEMPTED_PCT  # not so where it is unknown
+        else ""
+    )
 
 
 def _cost(row: pd.Series[Any]) -> str:

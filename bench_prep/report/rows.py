@@ -73,6 +73,15 @@ def _percentile_cells(rounds: Sequence[Round], clock: Clock) -> dict[str, float]
     return cells
 
 
+def _preempted_pct(rounds: Sequence[Round], clock: Clock) -> float | None:
+    """Steps that are in no median of this clock; None where nobody counted them."""
+    blocks = [block for one in rounds for block in one.blocks]
+    if any("preempted" not in block.samples for block in blocks):
+        return None
+    kept = sum(len(block.times(clock)) for block in blocks)
+    return round(100 * (1 - kept / sum(len(block.samples[clock]) for block in blocks)), 3)
+
+
 def rows(
     settings: RunSettings,
     rounds: Sequence[Round],
@@ -143,5 +152,6 @@ def rows(
         if equal:
             record |= figure_cells(judged.figures, settings.tpot_ms)
             record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)
+            record["preempted_pct"] = _preempted_pct(counted, clock)
         records.append(record)
     return frame_of(records)

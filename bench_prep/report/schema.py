@@ -75,6 +75,14 @@ COLUMNS: tuple[Column, ...] = (
     Column("budget_s", "float", "setting", "s", "the timing's time; empty: fixed rounds", since=3),
     Column("rounds", "int", "result", "rounds", "finished A/B/A rounds; figures are medians of"),
     Column("rounds_left_out", "int", "result", "rounds", "other rounds, not counted", since=3),
+    Column(
+        "preempted_pct",
+        "float",
+        "result",
+        "%",
+        "timed steps from which the kernel took the processor: in no median, in all percentiles",
+        since=3,
+    ),
     Column("left_out_because", "text", "result", "", "why, and how many rounds each", since=3),
     Column("stopped_by", "text", "result", "", "width, budget, rounds or interrupted", since=3),
     Column(

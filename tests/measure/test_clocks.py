@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +15,7 @@ import pytest
 
 from bench_prep.measure import clocks
 from bench_prep.measure.clocks import time_block
+from bench_prep.measure.records import Block
 
 
 class FakeSteps:
@@ -106,7 +111,7 @@ def test_order_without_a_device() -> None:
     log: list[Any] = []
     samples = time_block(FakeSteps(log), warmup=1, iters=2, device=None)
     assert log == ["restart", *["before", "call", "after"] * 3]
-    assert set(samples) == {"host", "ready"}
+    assert set(samples) == {"host", "ready", "preempted"}
     assert samples["ready"] == samples["host"]
     assert len(samples["host"]) == 2
 
@@ -182,6 +187,40 @@ def test_what_is_done_around_the_call_is_in_no_time() -> None:
 
     samples = time_block(BusyAround([]), warmup=0, iters=5, device=None)
     assert min(samples["host"]) < 20_000_000
+
+
+def test_a_step_from_which_the_processor_is_taken_is_marked() -> None:
+    class Long(FakeSteps):
+        def call(self) -> None:
+            spin(40_000_000)
+
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, one)
+        os.sched_setaffinity(0, one)  # of this thread alone
+        samples = time_block(Long([]), warmup=1, iters=5, device=None)
+    finally:
+        os.sched_setaffinity(0, before)
+        busy.kill()
+        busy.wait()
+    assert any(samples["preempted"])
+    block = Block("candidate", samples)
+    kept = [t for t, lost in zip(samples["host"], samples["preempted"], strict=True) if not lost]
+    assert block.times("host") == block.times("ready") == kept
+    assert block.preempted == pytest.approx(1 - len(kept) / 5)
+
+
+def test_a_step_that_waits_of_itself_counts() -> None:
+    """What a candidate waits for is its own time, and no other program's."""
+
+    class Waiting(FakeSteps):
+        def call(self) -> None:
+            threading.Event().wait(0.001)
+
+    samples = time_block(Waiting([]), warmup=1, iters=20, device=None)
+    assert len(Block("candidate", samples).times("host")) > 10
 
 
 def spin(nanoseconds: int) -> None:

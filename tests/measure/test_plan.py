@@ -6,8 +6,9 @@ import pytest
 
 from bench_prep.measure import plan
 from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
-from bench_prep.measure.plan import Pace, Samples, Timing, find_pace
-from bench_prep.measure.records import ARMS, Arm, Round
+from bench_prep.measure.plan import Pace, Timing, find_pace
+from bench_prep.measure.records import ARMS, CLOCKS, Arm, Round, Samples
+from bench_prep.measure.statistics import block_medians_ms
 
 
 class Machine:
@@ -100,6 +101,34 @@ def test_a_preempted_step_does_not_make_slices_of_one_step(
 
     pace = find_pace(Preempted(monkeypatch, 100e-6, 50e-6), Method())
     assert pace == find_pace(Machine(monkeypatch, 100e-6, 50e-6), Method())
+
+
+def test_preempted_steps_are_in_no_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Preempted(Machine):
+        def __call__(self, arm: Arm, warmup: int, iters: int) -> Samples:
+            samples = super().__call__(arm, warmup, iters)
+            for clock in CLOCKS[:2]:
+                samples[clock][1::2] = [9_000_000] * (iters // 2)
+            return samples | {"preempted": [step % 2 for step in range(iters)]}
+
+    _, (one,) = Preempted(monkeypatch).rounds(Method(iters=20, warmup=0, rounds=1))
+    assert not one.left_out
+    assert block_medians_ms(one, "host") == (1.0, 1.0, 1.0)
+    assert (
+        find_pace(Preempted(monkeypatch), Method()).iters
+        == find_pace(Machine(monkeypatch), Method()).iters
+    )
+
+
+def test_a_round_of_hardly_any_whole_steps_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crowded(Machine):
+        def __call__(self, arm: Arm, warmup: int, iters: int) -> Samples:
+            kept = 1 + iters // 2 if arm != "candidate" else iters // 5
+            lost = [1] * (iters - kept) + [0] * kept
+            return super().__call__(arm, warmup, iters) | {"preempted": lost}
+
+    _, (one,) = Crowded(monkeypatch).rounds(Method(iters=20, warmup=0, rounds=1))
+    assert one.left_out == "most steps were preempted in candidate"
 
 
 def test_a_fixed_plan_has_its_rounds(machine: Machine) -> None:

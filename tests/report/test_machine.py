@@ -41,7 +41,7 @@ def timed(left_out: str = "") -> Round:
 
 def row(rounds: list[Round], spans: list[Span], **cells: Any) -> pd.Series[Any]:
     empty = dict.fromkeys(("doubts", "unknown_state", "machine_state"), "")
-    empty |= dict.fromkeys(("clock_cost_ns", "baseline_ms", "candidate_ms"), pd.NA)
+    empty |= dict.fromkeys(("clock_cost_ns", "preempted_pct", "baseline_ms", "candidate_ms"), pd.NA)
     return pd.Series(empty | machine_cells(rounds, spans) | cells)
 
 
@@ -130,7 +130,13 @@ def test_each_doubt_is_one_warning_with_its_rows() -> None:
 def test_the_clock_is_mentioned_where_it_costs_more_than_a_small_share(
     cost: Any, share: float
 ) -> None:
-    times = {"clock": "host", "baseline_ms": 0.01, "candidate_ms": 0.001, "clock_cost_ns": cost}
+    times = {
+        "clock": "host",
+        "baseline_ms": 0.01,
+        "candidate_ms": 0.001,
+        "clock_cost_ns": cost,
+        "preempted_pct": 0.4,
+    }
     one = row([timed()], [], **times)
     assert clock_share(one) == pytest.approx(share)
     said = machine_warnings(pd.DataFrame([one]), which)
@@ -202,3 +208,11 @@ class TestRows:
     def test_left_out_rounds_alone_are_no_result(self, frame: MakeFrame) -> None:
         with pytest.raises(Inconclusive, match=r"all 3 rounds were disturbed and left out, .* hot"):
             frame(0, 3)
+
+
+@pytest.mark.parametrize(("share", "said"), [(float("nan"), 0), (0.9, 0), (12.3, 1)])
+def test_preempted_steps_are_mentioned(share: float, said: int) -> None:
+    one = row([timed()], [], clock="host", preempted_pct=share)
+    found = machine_warnings(pd.DataFrame([one]), which)
+    assert len(found) == said
+    assert all(text.startswith("In 12 % of the timed steps other programs") for text in found)
