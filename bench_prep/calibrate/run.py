@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -219,7 +220,7 @@ def _cells(one: Tally) -> Iterator[str]:
         yield "" if share is None else _cell(share, one.false.trials)
     yield str(one.verdicts.get("same", 0))
     yield str(one.verdicts.get("slower", 0))
-    yield f"{one.change_pct:+.2f}"
+    yield "" if math.isnan(one.change_pct) else f"{one.change_pct:+.2f}"
     yield _cell(one.held, one.false.trials)
     yield f"{one.seconds:.1f}"
 

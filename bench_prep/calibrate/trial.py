@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -36,8 +37,8 @@ class Trial:
     """One verdict on one clock, which is one row of the CSV; times in the units of the names.
 
     `decisive` is 1 on the clock that ended the timing. The ends of the interval are None where
-    there is none. `others_busy` are the processors that other processes kept busy meanwhile, the
-    planted load among them.
+    there is none, and the change is not a number where no round counts. `others_busy` are the
+    processors that other processes kept busy meanwhile, the planted load among them.
     """
 
     schema: int
@@ -132,7 +133,9 @@ def try_once(
                 left_out=left_out,
                 iters=result.pace.iters,
                 slices=len(result.pace.slices),
-                baseline_ms=round(judged.figures.baseline_ms.median, 6),
+                baseline_ms=math.nan
+                if judged.figures is None
+                else round(judged.figures.baseline_ms.median, 6),
                 others_busy=others,
                 started=started,
                 machine=cpu_model(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +29,14 @@ from bench_prep.measure.watch import Watch
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said about the candidate on one clock: the verdict, its effect and the figures."""
+    """What is said about the candidate on one clock: the verdict, its effect and the figures.
+
+    Where no round counts the effect is not a number and there are no figures.
+    """
 
     verdict: Verdict
     effect: Effect
-    figures: Figures
+    figures: Figures | None
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,12 @@ def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = Tr
     rounds may be what an arm itself does.
 
     Raises:
-        ValueError: no round counts, or a time that is not above zero.
+        ValueError: a time that is not above zero.
     """
     counted = [one for one in rounds if not one.left_out]
+    if not counted:
+        nothing = Effect(math.nan, None, None, 0)
+        return Judgement(verdict(nothing, margin, equal), nothing, None)
     figures = over_rounds([compare(*block_medians_ms(one, clock)) for one in counted])
     effect = effect_of([round_log_ratio(one, clock) for one in counted])
     if 2 * len(counted) < len(rounds):
@@ -134,7 +141,7 @@ def settle(
     by default those in which something was compiled or collected.
 
     Raises:
-        ValueError: no round counts, or a time that is not above zero.
+        ValueError: a time that is not above zero.
     """
     method, watch = method or Method(), watch or Watch()
     began = time.monotonic()

@@ -149,7 +149,7 @@ def rows(
         judged = judge(rounds, clock, settings.margin / 100, equal)
         record = common | {"clock": clock, "verdict": judged.verdict}
         record["clock_cost_ns"] = (clock_cost or {}).get(clock)
-        if equal:
+        if equal and judged.figures is not None:
             record |= figure_cells(judged.figures, settings.tpot_ms)
             record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)
             record["preempted_pct"] = _preempted_pct(counted, clock)

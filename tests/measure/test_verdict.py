@@ -165,3 +165,11 @@ def test_blocks_with_different_clocks_are_refused() -> None:
     assert clocks_of([round_of(1, ready=2, device=3)]) == ["host", "ready", "device"]
     with pytest.raises(ValueError, match="same clocks"):
         clocks_of([round_of(1, ready=2), round_of(1)])
+
+
+def test_without_a_round_that_counts_nothing_is_said() -> None:
+    block = Block("candidate", {"host": [5]})
+    lost = Round((block, block, block), left_out="throttled")
+    judged = judge([lost] * 20, "host", 0.01)
+    assert (judged.verdict, judged.figures) == ("inconclusive", None)
+    assert judged.effect.low is None and judged.effect.rounds == 0
