@@ -156,9 +156,7 @@ def test_rounds_that_do_not_count_change_nothing() -> None:
     judged = judge([*counted, *wild], "host", 0.01)
     assert judged == judge(counted, "host", 0.01)
     assert judged.verdict == "faster"
-    assert judged.figures.rounds == 10
-    with pytest.raises(ValueError, match="no finished round"):
-        judge(wild, "host", 0.01)
+    assert judged.figures is not None and judged.figures.rounds == 10
 
 
 def test_blocks_with_different_clocks_are_refused() -> None:
