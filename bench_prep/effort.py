@@ -88,6 +88,8 @@ class MovedWork:
         if min(steps, others) < _ENOUGH:
             return  # until there are more
         self._spent = {arm: [0, 0] for arm in self._spent}
+        if not all(block.times("ready") for block in one.blocks):
+            return  # none of them counts
         times = {block.arm: median(block.times("ready")) for block in one.blocks}
         saved = min(times["baseline_before"], times["baseline_after"]) - times["candidate"]
         moved = candidate / steps - baseline / others + saved

@@ -25,6 +25,8 @@ class Guard:
 
     def __init__(self, baseline_runner: Any, runner: Any) -> None:
         self.runners = baseline_runner, runner
+        self._baseline = kinds(baseline_runner)
+        self._configuration = repr(baseline_runner.vllm_config)
         self.integrity = Integrity()
         self.threads = Threads()
         self.moved = MovedWork()
@@ -45,10 +47,22 @@ class Guard:
             UsageError: as `require`.
         """
         self.integrity.require(name)
-        self._require_own_methods(name)
+        self._require_own_runner(name)
 
-    def _require_own_methods(self, name: str) -> None:
+    def _require_own_runner(self, name: str) -> None:
+        if any(repr(runner.vllm_config) != self._configuration for runner in self.runners):
+            raise UsageError(
+                f"--candidate {name} changes vLLM's configuration, which both runners have",
+                "change nothing but the candidate's runner",
+            )
         expected, found = map(kinds, self.runners)
+        for path, one in expected.items():
+            before = self._baseline.get(path)
+            if one != before and (before is not None or _runs(one)):
+                raise UsageError(
+                    f"--candidate {name} changes {path} of the baseline's runner",
+                    "change nothing but the candidate's runner",
+                )
         for path in sorted({*expected, *found}):
             one, other = expected.get(path), found.get(path)
             # Data in one alone is the comparison's to find, with its values.

@@ -15,8 +15,21 @@ one. `prepare` takes the place of `GPUModelRunner._prepare_inputs`:
 
 `scheduler_output` is vLLM's `SchedulerOutput`, `num_scheduled_tokens` an int32 array with the
 number of new tokens of each request. It is called once in every step, a request's prefill
-included, after `_update_states`. After each step of the proof its result and the whole state of
-its runner must equal the twin's, so a candidate keeps its own state outside the runner.
+included, after `_update_states`. Its result and the whole state of its runner must equal the
+twin's after each step of the proof, and at steps that are drawn while they are timed, on requests
+that are new in each slice.
+
+What it may do, and what ends the run:
+
+- It writes its own runner's buffers, in its call. It keeps its own state outside the runner.
+- All of a step's work is on the current stream, or the current stream waits for it, when the call
+  returns. No thread of its own lives while steps are timed.
+- It writes token ids, positions, lengths and slots anew: before a checked step they are filled
+  with garbage. What vLLM's own path leaves alike from step to step need not be written again.
+- It may wrap the methods of its runner's block tables, to hear of writes that are not its own; the
+  time in them is looked at. It replaces no other method of its runner, and nothing that the
+  baseline, the proof or the clock run: no code of vLLM, torch, NumPy or bench-prep, no setting of
+  the process.
 
 `prepare` may have two attributes:
 

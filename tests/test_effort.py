@@ -68,6 +68,15 @@ def test_short_rounds_are_added_up() -> None:
         after(moved, ALL, (CALL, FAST, CALL), steps=30)
 
 
+def test_a_round_without_times_that_count_says_nothing() -> None:
+    moved = MovedWork()
+    for arm in ARMS:
+        moved.add(arm, 100 * ALL, 100)
+    lost = Block("candidate", {"host": [FAST], "ready": [FAST], "preempted": [1]})
+    before, _, behind = one_round(CALL, FAST, CALL).blocks
+    moved.require_saved("mine:attach", Round((before, lost, behind)))
+
+
 def test_a_thread_that_stays() -> None:
     threads, end = Threads(), threading.Event()
     threads.require_none("mine:attach")

@@ -11,14 +11,15 @@ from tests.tricks.outputs import outputs
 Prepare = Callable[[Any, Any], Any]
 
 
-def _baseline(runner: Any) -> Any:
+def baseline_of(runner: Any) -> Any:
+    """Its twin."""
     alike = (one for one in gc.get_objects() if type(one) is type(runner) and one is not runner)
     return next(one for one in alike if one.vllm_config is runner.vllm_config)
 
 
 def answers(runner: Any) -> Prepare:
     """Copies them."""
-    own_path, other = runner._prepare_inputs, _baseline(runner)
+    own_path, other = runner._prepare_inputs, baseline_of(runner)
     result: Any = None
 
     def prepare(output: Any, scheduled: Any) -> Any:
@@ -34,7 +35,7 @@ def answers(runner: Any) -> Prepare:
 
 def buffers(runner: Any) -> Prepare:
     """Has the same buffers."""
-    own_path, other = runner._prepare_inputs, _baseline(runner)
+    own_path, other = runner._prepare_inputs, baseline_of(runner)
     for name in ("input_ids", "positions", "seq_lens", "optimistic_seq_lens_cpu"):
         setattr(runner, name, getattr(other, name))
     runner.num_computed_tokens = other.num_computed_tokens
@@ -54,7 +55,7 @@ def buffers(runner: Any) -> Prepare:
 
 def result(runner: Any) -> Prepare:
     """Returns what a baseline's preparation has returned."""
-    own_path, other = runner._prepare_inputs, _baseline(runner)
+    own_path, other = runner._prepare_inputs, baseline_of(runner)
 
     def prepare(output: Any, scheduled: Any) -> Any:
         first, *more = own_path(output, scheduled)

@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tests.tricks.borrows import baseline_of
+
 Prepare = Callable[[Any, Any], Any]
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 
@@ -56,6 +58,27 @@ def new_method(runner: Any) -> Prepare:
     cls = type(runner)
     name = next(name for name in vars(cls.__mro__[1]) if name not in vars(cls))
     setattr(cls, name, lambda *_: None)
+    return _own_path(runner)
+
+
+def baseline_s_method(runner: Any) -> Prepare:
+    """A part of the preparation, on the baseline's runner alone."""
+    other = baseline_of(runner)
+    own = other._get_cumsum_and_arange
+    other._get_cumsum_and_arange = lambda *args, **kwargs: own(*args, **kwargs)
+    return _own_path(runner)
+
+
+def both_s_method(runner: Any) -> Prepare:
+    """The same on both runners; the candidate is what it was before."""
+    own_path = _own_path(runner)
+    for one in (runner, baseline_of(runner)):
+        one._compute_prev_positions = lambda *args: None
+    return own_path
+
+
+def configuration(runner: Any) -> Prepare:
+    runner.vllm_config.scheduler_config.max_num_seqs += 1
     return _own_path(runner)
 
 
