@@ -127,8 +127,8 @@ def run(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Seed of the requests and of the steps that are checked while they are timed, "
-            "to repeat a run. Default: a new one."
+            help="Seed of the requests and of the steps that are checked while they are timed. "
+            "Default: a new one."
         ),
     ] = None,
     tpot_ms: Annotated[

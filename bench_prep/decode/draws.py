@@ -1,7 +1,8 @@
 """Which requests timed slices take, and at which of their steps the arms are compared.
 
-Everything follows from one seed, so that a run can be repeated. What is timed comes in sets of
-three slices, one of each arm, which take the same requests and the same checks.
+Everything follows from one seed and from how many steps a slice has, which the machine's speed
+decides. What is timed comes in sets of three slices, one of each arm, which take the same requests
+and the same checks.
 """
 
 from __future__ import annotations
@@ -79,5 +80,5 @@ def repeatable(seed: int) -> Iterator[None]:
     try:
         yield
     except OutputsDiffer as error:
-        remedy = f"{error.remedy}; --seed {seed} repeats it"
+        remedy = f"{error.remedy}; --seed {seed} draws the same again"
         raise OutputsDiffer(error.message, remedy) from error

@@ -33,7 +33,7 @@ RUN_OPTIONS = {
     "--device": "cuda",
     "--preset": "",
     "--candidate": "module:attribute",
-    "--seed": "to repeat a run",
+    "--seed": "Seed of the requests",
     "--tpot-ms": "in ms",
     "--output": "CSV",
 }

@@ -168,7 +168,7 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found
     if code == WRONG:
-        assert re.search(r"; --seed \d+ repeats it$", found["remedy"])
+        assert re.search(r"; --seed \d+ draws the same again$", found["remedy"])
 
 
 @pytest.mark.gpu
