@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from bench_prep.steps.recorder import Recording
 STEPS_SHOWN = 32
 _STEPS = "steps"
 _THREADS = (_STEPS, ENGINE_CORE, RUNNER, OUTPUT, CLIENT)
-#: Threads of the device's streams are numbered from here.
-_DEVICE = 100
+#: Threads of the device's streams are numbered from here, so many for each.
+_DEVICE, _ROWS = 100, 32
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,15 @@ def _events(
         begins = recording.records[:, 1]
         for number, begin, end in recording.records[(begins >= zero) & (begins < arm.end)].tolist():
             yield event(thread, NAMES[number], begin, end)
-    streams = {one.stream for one in arm.activities}
-    for stream in sorted(streams):
-        yield from named(_DEVICE + stream, f"device, stream {stream}")
+    rows: dict[tuple[int, int], int] = {}  # stream and number -> when its last activity ends
     for one in arm.activities:
-        if zero <= one.launched < arm.end:
-            launched = {"launched_us": (one.launched - zero) / 1000}
-            yield event(_DEVICE + one.stream, one.name, one.begin, one.end, args=launched)
+        if not zero <= one.launched < arm.end:
+            continue
+        # Branches of a CUDA graph run side by side in one stream; events of a row must not.
+        row = next(i for i in count() if rows.get((one.stream, i), one.begin) <= one.begin)
+        thread = _DEVICE + _ROWS * one.stream + row
+        if (one.stream, row) not in rows:
+            yield from named(thread, f"device, stream {one.stream}" + (f", {row}" if row else ""))
+        rows[one.stream, row] = one.end
+        launched = {"launched_us": (one.launched - zero) / 1000}
+        yield event(thread, one.name, one.begin, one.end, args=launched)

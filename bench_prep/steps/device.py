@@ -11,6 +11,7 @@ The host waits for the device in calls that synchronize; those are in the trace 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,33 @@ class DeviceSteps:
         return self.occupied - self.busy
 
 
+def clock_offset_ns() -> int:
+    """The Unix time at `perf_counter_ns` zero, in ns: of the closest of several pairs of readings.
+
+    Kineto's times are Unix times.
+    """
+    pairs = []
+    for _ in range(100):
+        before = time.perf_counter_ns()
+        unix = time.time_ns()
+        after = time.perf_counter_ns()
+        pairs.append((after - before, unix - (before + after) // 2))
+    return min(pairs)[1]
+
+
 def read_profile(file: Path, offset_ns: int) -> Profile:
     """All activities of the device in a trace, and the host's waits for it.
 
-    `offset_ns` is the Unix time at `perf_counter_ns` zero. An activity without the call that
+    `offset_ns` is of `clock_offset_ns`. An activity without the call that
     launched it counts as launched when it began.
 
     Raises:
         ValueError: not such a trace.
     """
-    trace: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    trace: dict[str, Any] = json.loads(
+        file.read_text(encoding="utf-8", errors="replace"),
+        strict=False,  # names of kernels
+    )
     base = int(trace.get("baseTimeNanoseconds", 0)) - offset_ns
 
     def time_of(microseconds: float) -> int:

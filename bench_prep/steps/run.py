@@ -25,7 +25,7 @@ from bench_prep.steps.chrome import chrome_trace, last_run
 from bench_prep.steps.device import device_steps, read_profile
 from bench_prep.steps.frames import arm_of, blocked, frames_of
 from bench_prep.steps.parts import FOLDER, RECORDERS
-from bench_prep.steps.recorder import read_recording
+from bench_prep.steps.recorder import CAPACITY, read_recording
 from bench_prep.steps.result import result_of
 from bench_prep.steps.store import append, check_writable, rows
 from bench_prep.steps.stretches import Stretch
@@ -36,6 +36,8 @@ from bench_prep.target import require_device
 WARMUP = 8
 #: The fewest steps of which a median is shown.
 LEAST_STEPS = 200
+#: At most; of one recorder.
+RECORDS_OF_A_STEP = 16
 #: A request of fewer tokens would be over before its steps are steady.
 LEAST_ROOM = 64
 
@@ -72,6 +74,13 @@ class Workload:
                 f"--stretch {self.stretch} times --rounds {self.rounds} are fewer than "
                 f"{LEAST_STEPS} steps",
                 f"--rounds {-(-LEAST_STEPS // self.stretch)}",
+            )
+        # Three stretches of a round are recorded.
+        if 3 * self.rounds * (WARMUP + self.stretch) * RECORDS_OF_A_STEP > CAPACITY:
+            raise UsageError(
+                f"--stretch {self.stretch} times --rounds {self.rounds} are more steps than can be "
+                "recorded",
+                "give fewer rounds",
             )
         if self.own_weights and not list(Path(self.model).glob("*.safetensors")):
             raise UsageError(
@@ -197,7 +206,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     if not told.profiled:
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")
     elif any(arm.device is None for arm in arms):
-        stages.passed("", "the profiler saw nothing of the device: its time is not known")
+        stages.passed("", "the profiler saw no work of the device in these steps: not known")
     stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside.name}")
     return 0
 

@@ -46,8 +46,8 @@ def view(found: Found) -> RenderableType:
         ]
     shown.append(
         Text(
-            "At most: an upper bound for the step (TPOT) if the part took no time, from what the "
-            "other side still works; docs/steps.md.",
+            "At most: what the step (TPOT) can lose if the part takes no time, by what the other "
+            "side still works; side effects, such as evicted caches, come on top.",
             style="dim",
         )
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from bench_prep.engine.stretches import TimedWorker
+from bench_prep.steps.device import clock_offset_ns
 from bench_prep.steps.parts import FOLDER, SCOPES
 from bench_prep.steps.probes import Probes
 from bench_prep.steps.recorder import Switch, cost_ns
@@ -62,15 +62,4 @@ class RecordedWorker(TimedWorker):
         self._profile.stop()
         self._profile.export_chrome_trace(file)
         del self._profile
-        return _clock_offset_ns()
-
-
-def _clock_offset_ns() -> int:
-    """Between two clocks, from the closest of several pairs of readings."""
-    pairs = []
-    for _ in range(100):
-        before = time.perf_counter_ns()
-        unix = time.time_ns()
-        after = time.perf_counter_ns()
-        pairs.append((after - before, unix - (before + after) // 2))
-    return min(pairs)[1]
+        return clock_offset_ns()

@@ -42,7 +42,11 @@ def test_two_arms_with_their_threads_and_the_device() -> None:
         ("execute_model", 9000, 9100),  # of no step that is shown
     )
     core = recording(("schedule", 1900, 1950), process=2)
-    kernels = [Activity("kernel", 1300, 2100, 7, 1100), Activity("later", 5000, 5100, 7, 4000)]
+    kernels = [
+        Activity("kernel", 1300, 2100, 7, 1100),
+        Activity("beside it", 1400, 2200, 7, 1100),
+        Activity("later", 5000, 5100, 7, 4000),
+    ]
     arms = [Shown("own", [1000, 2000], 3000, kernels), Shown("fast path", [9000], 9500)]
     trace = json.loads(chrome_trace(arms, {RUNNER: runner, ENGINE_CORE: core}, {"run": "a"}))
     assert trace["otherData"] == {"run": "a"}
@@ -63,6 +67,7 @@ def test_two_arms_with_their_threads_and_the_device() -> None:
         ("runner", "update states", 0.02, 0.03),
         ("runner", "execute_model", 1.0, 0.7),
         ("device, stream 7", "kernel", 0.3, 0.8),
+        ("device, stream 7, 1", "beside it", 0.4, 0.8),
         ("steps", "step 0", 0.0, 0.5),
         ("runner", "execute_model", 0.0, 0.1),
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench_prep.steps.device import device_steps, read_profile
+from bench_prep.steps.device import clock_offset_ns, device_steps, read_profile
 
 #: Unix time of the trace's zero, and of `perf_counter_ns` zero.
 BASE, OFFSET = 1_700_000_000_000_000_000, 1_700_000_000_000_000_000 - 5_000_000
@@ -80,6 +81,27 @@ def test_an_activity_without_its_call(tmp_path: Path) -> None:
     profile = read_profile(file, 0)
     assert (profile.activities[0].begin, profile.activities[0].launched) == (10_000, 10_000)
     assert profile.waits.shape == (0, 2)
+
+
+@pytest.mark.vllm
+def test_times_of_a_real_trace_are_those_of_the_host(tmp_path: Path) -> None:
+    """torch comes with vLLM; the clock is the same with a device and without."""
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    file = tmp_path / "trace.json"
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        before = time.perf_counter_ns()
+        with record_function("here"):
+            pass
+        after = time.perf_counter_ns()
+    profiled.export_chrome_trace(str(file))
+    trace = json.loads(file.read_text())
+    (event,) = [one for one in trace["traceEvents"] if one.get("name") == "here"]
+    trace["traceEvents"] = [event | {"cat": "kernel"}]
+    file.write_text(json.dumps(trace))
+    (found,) = read_profile(file, clock_offset_ns()).activities
+    # Two clocks of a machine agree to microseconds; a wrong base is off by months.
+    assert before - 10_000_000 < found.begin <= found.end < after + 10_000_000
 
 
 def test_nothing_ran() -> None:

@@ -70,6 +70,7 @@ def test_a_torn_file_is_left_alone(tmp_path: Path) -> None:
     [
         (["--prompt-tokens", "1000", "--max-model-len", "1024"], "leaves no room"),
         (["--stretch", "19", "--rounds", "10"], "fewer than 200 steps"),
+        (["--stretch", "1000"], "more steps than can be recorded"),
         (["--weights"], "no folder with"),
         (["--output", "no/such/folder.csv"], "does not exist"),
         (["--output", "."], "not an ordinary file"),
