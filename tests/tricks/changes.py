@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
 import importlib
 import sys
 import time
@@ -87,6 +89,33 @@ def torch_function(runner: Any) -> Prepare:
 
     own = torch.Tensor.copy_
     torch.Tensor.copy_ = lambda *args, **kwargs: own(*args, **kwargs)  # type: ignore[method-assign]
+    return _own_path(runner)
+
+
+def numpy_function(runner: Any) -> Prepare:
+    import numpy as np
+
+    own = np.cumsum
+    np.cumsum = lambda *args, **kwargs: own(*args, **kwargs)
+    return _own_path(runner)
+
+
+def synchronization(runner: Any) -> Prepare:
+    import torch
+
+    torch.cuda.synchronize = lambda *_: None
+    return _own_path(runner)
+
+
+def collector(runner: Any) -> Prepare:
+    """Works whenever the garbage collector has run."""
+    gc.callbacks.append(lambda *_: None)
+    return _own_path(runner)
+
+
+def builtin(runner: Any) -> Prepare:
+    own = builtins.len
+    builtins.len = lambda value: own(value)  # type: ignore[assignment]
     return _own_path(runner)
 
 
