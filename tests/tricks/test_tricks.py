@@ -130,8 +130,8 @@ TRICKS = [
     ("borrows:answers", WRONG, r"at position 1000: "),
     ("borrows:buffers", WRONG, r"is in the baseline's memory"),
     ("borrows:result", WRONG, r"returned value\[0\] is in the baseline's memory"),
-    # Which of the two comes first is the scheduler's choice.
-    ("another_thread:attach", (REFUSED, WRONG), r"has threads of its own|outputs differ"),
+    # What comes first is the scheduler's choice.
+    ("another_thread:attach", (REFUSED, WRONG), r"has threads of its own|outputs differ|raised"),
     ("another_thread:stays", REFUSED, r"has threads of its own \(waits for work\)"),
     ("another_thread:joined_between", REFUSED, r"replaces _bookkeeping_sync of its runner"),
     ("between_calls:replaced_method", REFUSED, r"replaces _update_states of its runner"),
