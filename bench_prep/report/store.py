@@ -99,6 +99,7 @@ def replace(target: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
+    """Nobody else writes `target` meanwhile; waits for others up to `LOCK_TIMEOUT_S` seconds."""
     with FileLock(target.parent / f".{target.name}.lock", timeout=LOCK_TIMEOUT_S):
         # Whoever left these was killed: nobody else writes while we hold the lock.
         for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):

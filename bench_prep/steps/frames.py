@@ -129,6 +129,7 @@ class Arm:
         steps: its steps with the probes, in ns; `plain` those without.
         parts: of the steps with the probes.
         records: of a step.
+        asynchronous: vLLM schedules the next step before it has the token of the last one.
         device: of profiled steps, where there is a device.
         blocked: of profiled steps, how long the host waits for the device inside a part, in ns.
     """
@@ -138,6 +139,7 @@ class Arm:
     plain: Times
     parts: list[Part]
     records: float
+    asynchronous: bool = False
     device: DeviceSteps | None = None
     blocked: dict[str, float] = field(default_factory=dict)
 
@@ -147,9 +149,12 @@ class Arm:
         return float(np.median(self.steps))
 
     def busy(self, where: str) -> float:
-        """Median of what a place works in a step, in ns; 0 for a place that is not there."""
+        """Median of what a place works in a step, in ns; 0 for a place that is not there.
+
+        Of the device only what runs, not its own gaps: the profiler makes those longer.
+        """
         if where == DEVICE:
-            return float(np.median(self.device.occupied)) if self.device else 0.0
+            return float(np.median(self.device.busy)) if self.device else 0.0
         times = [part.times for part in self.parts if (part.where, part.kind) == (where, WORK)]
         blocked = sum(self.blocked.values()) if where == HOST else 0.0
         return max(0.0, float(np.median(np.sum(times, axis=0))) - blocked) if times else 0.0
@@ -166,6 +171,8 @@ def arm_of(
     steps: Sequence[Sequence[int]],
     stretches: Sequence[Stretch],
     recordings: Mapping[str, Recording | None],
+    *,
+    asynchronous: bool,
 ) -> Arm:
     """The arm's parts from the recordings of `parts.RECORDERS`.
 
@@ -182,6 +189,7 @@ def arm_of(
         plain.lengths,
         host_parts(frames, recordings),
         records_per_step(frames, recordings),
+        asynchronous,
     )
 
 

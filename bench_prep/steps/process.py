@@ -42,7 +42,14 @@ def _work(job: dict[str, Any]) -> None:
         return llm.collective_rpc(method, args=arguments)[0]
 
     found = ask("timed_environment")
-    emit({"event": "loaded", **found, "record_ns": ask("record_cost_ns")})
+    emit(
+        {
+            "event": "loaded",
+            **found,
+            "record_ns": ask("record_cost_ns"),
+            "asynchronous": ask("schedules_asynchronously"),
+        }
+    )
     request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
     fast = ask("begin_check")
     request.decode(CHECKED_STEPS)

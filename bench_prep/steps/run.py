@@ -166,7 +166,13 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         }
     arms, shown = [], []
     for name in dict.fromkeys(one.arm for one in told.stretches):
-        arm = arm_of(name, told.steps, told.stretches, recordings)
+        arm = arm_of(
+            name,
+            told.steps,
+            told.stretches,
+            recordings,
+            asynchronous=told.loaded["asynchronous"],
+        )
         frames = frames_of(told.steps, told.stretches, name, True)
         profile = profiles.get(name)
         if profile is not None:

@@ -17,6 +17,10 @@ from bench_prep.steps.stretches import StepStretches, Stretch
 class RecordedWorker(TimedWorker):
     """Methods for `LLM.collective_rpc`; vLLM adds them to its worker class."""
 
+    def schedules_asynchronously(self) -> bool:
+        """Whether the next step is scheduled before the token of the last one is there."""
+        return bool(self.model_runner.use_async_scheduling)
+
     def record_cost_ns(self) -> tuple[float, float]:
         """Of `recorder.cost_ns`, in this process."""
         return cost_ns(Path(os.environ[FOLDER]))

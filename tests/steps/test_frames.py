@@ -107,4 +107,4 @@ def test_where_the_host_waits_inside_a_part() -> None:
 
 def test_an_arm_without_steps_says_so() -> None:
     with pytest.raises(Inconclusive, match="no step of fast path"):
-        arm_of(FAST, STEPS, STRETCHES, {})
+        arm_of(FAST, STEPS, STRETCHES, {}, asynchronous=True)

@@ -15,11 +15,15 @@ def times(value: int) -> np.ndarray:
     return np.full(5, value, dtype=np.int64)
 
 
-def arm(*parts: tuple[str, str, str, int], device: tuple[int, int] | None = None) -> Arm:
+def arm(
+    *parts: tuple[str, str, str, int],
+    device: tuple[int, int] | None = None,
+    asynchronous: bool = True,
+) -> Arm:
     """Steps of 1000; `device` is its busy and its occupied time."""
     found = DeviceSteps(times(device[0]), times(device[1]), times(1100)) if device else None
     made = [Part(name, where, kind, times(value)) for name, where, kind, value in parts]
-    return Arm("own", times(1000), times(990), made, 13.0, found)
+    return Arm("own", times(1000), times(990), made, 13.0, asynchronous, found)
 
 
 def saved(one: Arm) -> dict[str, float | None]:
@@ -31,7 +35,7 @@ ONE_THREAD = (("prepare inputs", "host", "work", 300), ("the rest", "host", "wor
 
 def test_the_host_is_the_bottleneck() -> None:
     one = arm(*ONE_THREAD, ("sample", "host", "work", 190), device=(350, 400))
-    # The device is idle for 600, which is more than any part.
+    # The device does not work for 650, which is more than any part.
     assert saved(one) == {
         "prepare inputs": 300,
         "the rest": 500,
@@ -39,30 +43,41 @@ def test_the_host_is_the_bottleneck() -> None:
         "kernels and copies": 10,  # the host works 990 of 1000
         "own gaps": 10,
     }
-    assert "the host is the bottleneck: host busy 99 %, device busy 40 %" in waiting(one)
+    assert "the host is the bottleneck: host busy 99 %, device busy 35 % of" in waiting(one)
+    idle = {part.name: part.median for part, _ in parts_of(one)}["idle"]
+    assert idle == 600
 
 
-def test_the_device_is_the_bottleneck() -> None:
-    one = arm(*ONE_THREAD, ("wait for the token", "host", "wait", 200), device=(970, 990))
+@pytest.mark.parametrize("busy", [990, 600])  # own gaps, which the profiler makes longer, or not
+def test_the_device_is_the_bottleneck(busy: int) -> None:
+    """The host waits for the token, so the device always has its next step."""
+    one = arm(*ONE_THREAD, ("wait for the token", "host", "wait", 200), device=(busy, 990))
     assert saved(one) == {
-        "prepare inputs": 10,
-        "the rest": 10,
+        "prepare inputs": 0,
+        "the rest": 0,
         "wait for the token": None,
         "kernels and copies": 200,
-        "own gaps": 20,
+        "own gaps": min(990 - busy, 200),
     }
-    assert "the device is the bottleneck: host busy 80 %, device busy 99 %" in waiting(one)
-    idle = {part.name: part.median for part, _ in parts_of(one)}["idle"]
-    assert idle == 10
+    assert waiting(one).startswith("the device is the bottleneck: in each step the host waits 0 us")
+
+
+def test_without_asynchronous_scheduling_a_wait_says_nothing() -> None:
+    """It is there in every step: host and device work in turn."""
+    wait = ("wait for the token", "host", "wait", 200)
+    one = arm(*ONE_THREAD, wait, device=(150, 160), asynchronous=False)
+    assert (saved(one)["prepare inputs"], saved(one)["the rest"]) == (300, 500)
+    assert "the host comes first: host busy 80 %, device busy 15 %" in waiting(one)
 
 
 def test_a_device_that_is_busy_all_the_time_leaves_nothing_to_save() -> None:
     one = arm(*ONE_THREAD, device=(1200, 1200))
     assert saved(one)["prepare inputs"] == 0
+    assert "the device is the bottleneck: host busy 80 %, device busy 100 %" in waiting(one)
 
 
 def test_the_host_comes_first_without_being_busy_all_the_time() -> None:
-    one = arm(*ONE_THREAD, device=(600, 600))
+    one = arm(*ONE_THREAD, device=(600, 700))
     assert "the host comes first: host busy 80 %, device busy 60 %" in waiting(one)
     assert saved(one)["the rest"] == 400
 
