@@ -17,6 +17,7 @@ from typing import Any
 
 from bench_prep.decode.draws import Draws, repeatable
 from bench_prep.decode.stretches import stretches
+from bench_prep.effort import MovedWork
 from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
 from bench_prep.measure.plan import Timing
 from bench_prep.measure.records import Arm, Samples
@@ -179,6 +180,7 @@ class _Comparison:
         passes = 1 if self._on_cpu else 2  # as `clocks.time_block` takes them
         draws = Draws(self._seed, self._settings.position, self._settings.block_sizes)
         checked: list[dict[str, Any]] = []
+        moved = MovedWork()
 
         def take(arm: Arm, warmup: int, iters: int) -> Samples:
             process = self._candidate if arm == "candidate" else self._baseline
@@ -191,6 +193,7 @@ class _Comparison:
                     when = f"at position {pair[0]['position']} in a timed block"
                     self._compare(*pair, when, index)
                     self._drawn_steps += 1
+            moved.add(arm, found["processor_ns"], found["counted"])
             watch.disturbances(arm).add(**found["disturbances"])
             samples: Samples = found["samples"]
             return samples
@@ -200,6 +203,7 @@ class _Comparison:
         timing = Timing(take, self._settings.method)
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
             self._compare(*self._ask_both("digests"), f"after round {number}")
+            moved.require_saved("the candidate's preparation", one)
             self._on_event(
                 {
                     "event": "round",

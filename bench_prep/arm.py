@@ -11,7 +11,8 @@ Its commands and what it answers, one event each:
     clock_cost                  `clock_cost`: what each clock shows of an empty step
     slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it; its
         SEED DUE                requests are drawn by SEED, and the digests of the steps that are
-                                DUE, one a pass, and of those after them come along
+                                DUE, one a pass, and of those after them come along, and
+                                the processor time of so many counted steps (`effort`)
     machine                     `machine`: the machine's state, between slices
     locate PATH FILE CHECKED    `difference` to a file saved by the other arm
     check                       `checked`: what was imported meanwhile was verified, too
@@ -186,6 +187,8 @@ class _Arm:
             "samples": samples,
             "disturbances": disturbances.to_json(),
             "checked": [digests for digests, _ in self._checked],
+            "processor_ns": decoder.processor_ns,
+            "counted": decoder.counted,
         }
 
     def _clock_cost(self) -> dict[str, Any]:

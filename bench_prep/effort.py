@@ -18,7 +18,7 @@ _SAVED = 0.5
 _NOISE = 0.2
 #: Steps of one round's arm that are enough to say something.
 _ENOUGH = 100
-_REMEDY = "do all of a step's work in the call, on its thread; or change a worktree, with --against"
+_REMEDY = "do all of a step's work in the timed call, on its thread; or compare whole services"
 
 
 class Threads:
@@ -78,8 +78,8 @@ class MovedWork:
         spent[0] += nanoseconds
         spent[1] += steps
 
-    def require_saved(self, name: str, one: Round) -> None:
-        """After each round: what candidate `name` saves has not been moved elsewhere.
+    def require_saved(self, candidate_name: str, one: Round) -> None:
+        """After each round: what the candidate saves has not been moved elsewhere.
 
         Raises:
             UsageError: most of it has, in most rounds so far.
@@ -96,7 +96,7 @@ class MovedWork:
         self._beyond.append(moved - max(_SAVED * saved, _NOISE * baseline / others))
         if saved > 0 and median(self._beyond) > 0:
             raise UsageError(
-                f"--candidate {name} saves {saved / 1000:.0f} us a step in the timed call, but "
+                f"{candidate_name} saves {saved / 1000:.0f} us a step in the timed call, but "
                 f"the process spends {moved / 1000:.0f} us of it elsewhere",
                 _REMEDY,
             )

@@ -99,7 +99,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
             compare(baseline, other, f"after round {number}")
             require_apart(baseline, other)
             guard.require(name)
-            guard.moved.require_saved(name, one)
+            guard.moved.require_saved(f"--candidate {name}", one)
             send(
                 {
                     "event": "round",

@@ -28,7 +28,7 @@ def after(moved: MovedWork, candidate: int, times: tuple[int, int, int], steps: 
     """A round in which a step of the candidate takes the process so many nanoseconds."""
     for arm in ARMS:
         moved.add(arm, steps * (candidate if arm == "candidate" else ALL), steps)
-    moved.require_saved("mine:attach", one_round(*times))
+    moved.require_saved("mine", one_round(*times))
 
 
 def test_what_is_saved_is_missing_from_the_process() -> None:
@@ -74,7 +74,7 @@ def test_a_round_without_times_that_count_says_nothing() -> None:
         moved.add(arm, 100 * ALL, 100)
     lost = Block("candidate", {"host": [FAST], "ready": [FAST], "preempted": [1]})
     before, _, behind = one_round(CALL, FAST, CALL).blocks
-    moved.require_saved("mine:attach", Round((before, lost, behind)))
+    moved.require_saved("mine", Round((before, lost, behind)))
 
 
 def test_a_thread_that_stays() -> None:

@@ -207,3 +207,10 @@ def test_a_worktree_that_is_right_while_it_is_checked(guard: Any) -> None:
     words = r"position \d+ in a timed block: \S*slot_mapping\S*\[0\]: expected \d+, found \d+"
     assert re.search(words, found["message"]), found
     assert tried(guard, f"{EXAMPLES}/same_path.py:attach", against=True)["rounds"] == 1
+
+
+def test_a_worktree_whose_work_is_done_between_the_calls(guard: Any) -> None:
+    candidate = f"{HERE}/between_calls.py:keeping_finalizer"
+    found = tried(guard, candidate, against=True, iters=300)
+    assert found["exit_code"] == REFUSED, found
+    assert re.search(r"the candidate's preparation saves \d+ us .* spends \d+ us", found["message"])
