@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,14 +23,15 @@ _REMEDY = "do all of a step's work in the timed call, on its thread; or compare 
 
 
 class Threads:
-    """The threads of this process that run Python.
+    """The threads of this process that run Python, and the processes that it has started.
 
     Attributes:
-        started: how many were started while `listening`.
+        started: how many threads were started while `listening`.
     """
 
     def __init__(self) -> None:
         self._before = set(sys._current_frames())
+        self._processes = _children()
         self.started = 0
 
     @contextmanager
@@ -47,7 +49,7 @@ class Threads:
         self.started += 1
 
     def require_none(self, name: str) -> None:
-        """Candidate `name` has left no thread running, and has started none while timed.
+        """Candidate `name` has left nothing running, and has started no thread while timed.
 
         Raises:
             UsageError: naming one.
@@ -59,6 +61,19 @@ class Threads:
             raise UsageError(
                 f"--candidate {name} has threads of its own{which} while steps are timed", _REMEDY
             )
+        if _children() - self._processes:
+            raise UsageError(
+                f"--candidate {name} has processes of its own while steps are timed", _REMEDY
+            )
+
+
+def _children() -> set[str]:
+    """The processes that this one has started and that are still there, as the kernel tells."""
+    found: set[str] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found.update(file.read_text().split())
+    return found
 
 
 class MovedWork:

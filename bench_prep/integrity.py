@@ -216,7 +216,6 @@ def process_settings() -> dict[str, Any]:
         "sys.setswitchinterval": sys.getswitchinterval(),
         "gc.set_threshold": gc.get_threshold(),
         "gc.callbacks": [*gc.callbacks],
-        "sys.setrecursionlimit": sys.getrecursionlimit(),
         "os.sched_setaffinity": os.sched_getaffinity(0),
         "os.nice": os.getpriority(os.PRIO_PROCESS, 0),
         "os.sched_setscheduler": os.sched_getscheduler(0),

@@ -23,7 +23,7 @@ What it may do, and what ends the run:
 
 - It writes its own runner's buffers, in its call. It keeps its own state outside the runner.
 - All of a step's work is on the current stream, or the current stream waits for it, when the call
-  returns. No thread of its own lives while steps are timed.
+  returns. No thread or process of its own lives while steps are timed.
 - It writes token ids, positions, lengths and slots anew: before a checked step they are filled
   with garbage. What vLLM's own path leaves alike from step to step need not be written again.
 - It may wrap the methods of its runner's block tables, to hear of writes that are not its own; the

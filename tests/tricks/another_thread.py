@@ -52,6 +52,15 @@ def joined_between(runner: Any) -> Prepare:
     return _leaving(runner, threads)
 
 
+def process(runner: Any) -> Prepare:
+    """Not a thread, but all the same."""
+    from subprocess import Popen
+
+    Popen(["sleep", "20"])
+    own_path: Prepare = runner._prepare_inputs
+    return own_path
+
+
 def stays(runner: Any) -> Prepare:
     """A thread that only waits for work."""
     from threading import Event

@@ -133,6 +133,7 @@ TRICKS = [
     # What comes first is the scheduler's choice.
     ("another_thread:attach", (REFUSED, WRONG), r"has threads of its own|outputs differ|raised"),
     ("another_thread:stays", REFUSED, r"has threads of its own \(waits for work\)"),
+    ("another_thread:process", REFUSED, r"has processes of its own"),
     ("another_thread:joined_between", REFUSED, r"replaces _bookkeeping_sync of its runner"),
     ("between_calls:replaced_method", REFUSED, r"replaces _update_states of its runner"),
     ("between_calls:replaced_class", REFUSED, r"replaces its runner's class"),
@@ -189,11 +190,18 @@ def test_another_stream(attribute: str) -> None:
 
 
 def test_each_trick_is_listed() -> None:
-    files = {path.stem for path in HERE.glob("*.py")} - {"__init__", "outputs", "test_tricks"}
+    files = {path.stem for path in HERE.glob("*.py")} - {
+        "__init__",
+        "honest",
+        "outputs",
+        "test_tricks",
+    }
     assert {trick.partition(":")[0] for trick, *_ in TRICKS} | {"another_stream"} >= files
 
 
-@pytest.mark.parametrize("candidate", [f"{EXAMPLES}/same_path.py:attach", OUR_CANDIDATE])
+@pytest.mark.parametrize(
+    "candidate", [OUR_CANDIDATE, f"{EXAMPLES}/same_path.py:attach", f"{HERE}/honest.py:compiled"]
+)
 def test_an_honest_candidate_is_timed(guard: Any, candidate: str) -> None:
     found = tried(guard, candidate)
     assert found["exit_code"] == 0, found
