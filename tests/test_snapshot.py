@@ -109,7 +109,8 @@ def test_a_host_mirror_that_is_cut_off_from_its_buffer() -> None:
 def test_buffers_that_two_states_share() -> None:
     one, other = Outer(), Outer()
     assert shared_memory(one, other) is None
-    assert shared_memory(one, one) == ("inner.array", "inner.array")
+    # Whichever lies first in memory.
+    assert shared_memory(one, one) in [(path, path) for path in ("inner.array", "tensor")]
     other.inner.array = one.inner.array.reshape(-1)[5:]
     assert shared_memory(one, other) == ("inner.array", "inner.array")
     other.inner.array = one.inner.array.reshape(-1)[4:]
