@@ -108,7 +108,7 @@ class Code:
                 todo += [(name, item) for item in _described(value)]
             elif issubclass(kind, types.ModuleType):
                 if _watched(name := str(vars(value).get("__name__"))):
-                    todo += self._add_namespace(name, vars(value), strict=False)
+                    todo += self._add_namespace(name, vars(value), strict=False, shadows=True)
             elif issubclass(kind, type):
                 module = str(vars(value).get("__module__"))
                 if _watched(module):
@@ -119,9 +119,9 @@ class Code:
                 todo += self._add_namespace(name, vars_of, strict=False)
 
     def _add_namespace(
-        self, name: str, mapping: Mapping[str, Any], *, strict: bool
+        self, name: str, mapping: Mapping[str, Any], *, strict: bool, shadows: bool = False
     ) -> list[tuple[str, Any]]:
-        self._namespaces.append(_Namespace(name, mapping, strict=strict))
+        self._namespaces.append(_Namespace(name, mapping, strict=strict, shadows=shadows))
         return [(f"{name}.{key}", value) for key, value in mapping.items() if _is_code(value)]
 
     def _closure(self, name: str, function: types.FunctionType) -> Iterator[Any]:
@@ -141,10 +141,19 @@ _bases: Callable[[type], Any] = operator.attrgetter("__bases__")
 
 
 class _Namespace:
-    __slots__ = ("_keys", "_mapping", "_size", "_strict", "_values", "name")
+    """What a mapping of names holds.
 
-    def __init__(self, name: str, mapping: Mapping[str, Any], *, strict: bool) -> None:
+    With `strict` a new name that runs is a change, with `shadows` (a module's names) one that hides
+    a builtin.
+    """
+
+    __slots__ = ("_keys", "_mapping", "_shadows", "_size", "_strict", "_values", "name")
+
+    def __init__(
+        self, name: str, mapping: Mapping[str, Any], *, strict: bool, shadows: bool
+    ) -> None:
         self.name = name
+        self._shadows = shadows
         self._mapping = mapping
         self._strict = strict
         constants = _top(name) in _STRICT
@@ -166,7 +175,8 @@ class _Namespace:
                 value = self._mapping[key]
                 if sys.modules.get(f"{self.name}.{key}") is value:
                     continue  # a part that has been imported since
-                if _is_code(value) and (self._strict or hasattr(builtins, key)):
+                hides = self._shadows and hasattr(builtins, key)
+                if _is_code(value) and (self._strict or hides):
                     return f"{self.name}.{key}"
         return None
 

@@ -17,10 +17,13 @@ from bench_prep.settings import RunSettings
 def _work(job: dict[str, Any]) -> None:
     settings = RunSettings(**job["settings"])
     version = import_vllm(job["package_dir"])
+    from bench_prep.decode.steps import Workload, use_once
     from bench_prep.trial import Guard, try_candidate
 
     require_findable(settings.candidate)
     runners = bring_up(settings, version, job, 2)
+    for runner in runners:
+        use_once(runner, Workload.make(settings, runner.inputs_embeds_size, runner.dtype))
     guard = Guard(*runners)  # before anything of the candidate runs
     emit({"event": "state", "environment": environment(version, runners[0])})
     try_candidate(settings, guard, emit)

@@ -127,6 +127,19 @@ def test_the_attributes_of_an_object() -> None:
     assert code.changed() == "arm.prepare"
 
 
+def test_what_an_object_of_another_library_becomes_is_no_change(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton gives a kernel its `compile` when it is first launched; a module's hides the builtin."""
+    kernel = types.SimpleNamespace(fn=plain)
+    module.kernel = kernel
+    code = Code({NAME: module})
+    kernel.compile = other
+    assert code.changed() is None
+    module.compile = other
+    assert code.changed() == f"{NAME}.compile"
+
+
 def test_a_setting_of_the_process() -> None:
     integrity = Integrity()
     integrity.require("mine:attach")

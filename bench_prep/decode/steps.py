@@ -225,6 +225,11 @@ class Decoder:
         return self._embeds[1]
 
     @torch.inference_mode()
+    def end(self) -> None:
+        """Take the request out of the batch."""
+        self._begin(_scheduler_output(tokens=0, finished_req_ids={REQUEST_ID}))
+
+    @torch.inference_mode()
     def before(self) -> None:
         """Everything before the preparation: schedule one token, update the states."""
         from vllm.v1.core.sched.output import CachedRequestData
@@ -315,12 +320,25 @@ class Decoder:
             torch.cuda.current_stream(self.runner.device).synchronize()
 
 
-def _scheduler_output(**fields: Any) -> Any:
+def use_once(runner: Any, workload: Workload) -> None:
+    """Take some steps by vLLM's own preparation, and let the request go again.
+
+    Parts of vLLM, Triton and torch come to be when they are first used, such as compiled kernels.
+    """
+    decoder = Decoder(runner, workload, runner._prepare_inputs)
+    decoder.reserve_tokens(4)
+    decoder.restart()
+    for _ in range(2):
+        decoder.step()
+    decoder.end()
+
+
+def _scheduler_output(tokens: int = 1, **fields: Any) -> Any:
     from vllm.v1.core.sched.output import SchedulerOutput
 
     return dataclasses.replace(
         SchedulerOutput.make_empty(),
-        num_scheduled_tokens={REQUEST_ID: 1},
-        total_num_scheduled_tokens=1,
+        num_scheduled_tokens={REQUEST_ID: 1} if tokens else {},
+        total_num_scheduled_tokens=tokens,
         **fields,
     )
