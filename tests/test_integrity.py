@@ -130,7 +130,7 @@ def test_the_attributes_of_an_object() -> None:
 def test_what_an_object_of_another_library_becomes_is_no_change(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton gives a kernel its `compile` when it is first launched; a module's hides the builtin."""
+    """Triton gives a kernel its `compile` at its first launch; a module's hides the builtin."""
     kernel = types.SimpleNamespace(fn=plain)
     module.kernel = kernel
     code = Code({NAME: module})
