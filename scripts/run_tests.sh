@@ -7,4 +7,7 @@ if [ "$device" != rocm ]; then
     "$python" -m bench_prep.provenance.prepare install "$vllm"
 fi
 cd "$root"
+if [ $# = 0 ] && [ "$device" = cpu ]; then
+    set -- -n 2 --dist loadgroup # two cores; a device would be shared
+fi
 exec "$python" -m pytest "$@"

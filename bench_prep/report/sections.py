@@ -200,6 +200,8 @@ MEDIANS = (
 
 def tpot_note(frame: pd.DataFrame) -> str:
     """The share of TPOT where a TPOT is known, else how to see it."""
+    if all("step" in set(clocks) for _, clocks in frame.groupby("run")["clock"]):
+        return "The step clock is the engine's own time per output token (TPOT)."
     if all(missing(value) for value in frame["tpot_ms"]):
         return "Give --tpot-ms to see the share of the service's time per output token (TPOT)."
     return f"{FORMULAS['share']}; TPOT is the service's time per output token, as given."

@@ -229,10 +229,11 @@ def test_a_fact_labels_rows_only_where_it_tells_them_apart(make_frame) -> None:
     assert [row[1:3] for row in figures.rows[:2]] == [("host", "580"), ("host", "590")]
 
 
-def test_runs_without_a_difference_are_told_apart_by_file(tmp_path) -> None:
+def test_runs_without_a_difference_are_told_apart_by_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a long path would not fit into the table
     for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(PUBLISHED)
-    text = report([tmp_path / "b.csv", tmp_path / "a.csv", tmp_path / "b.csv"], markdown=True)
+        Path(name).write_text(PUBLISHED)
+    text = report([Path("b.csv"), Path("a.csv"), Path("b.csv")], markdown=True)
     assert text.count("2.5576x") == 2, "a file named twice is read once"
     assert "| row | file |" in text
 
