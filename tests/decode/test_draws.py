@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_prep.decode.draws import Draws, Slice
@@ -17,7 +17,6 @@ def slices(seed: int, count: int, steps: int = 50, arm: str = "candidate") -> li
     return [draws.slice(arm, steps, 2) for _ in range(count)]
 
 
-@settings(deadline=None)  # a busy machine
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300))
 def test_some_of_every_sixteen_slices_are_checked(seed: int, steps: int) -> None:
     drawn = slices(seed, 64, steps)
