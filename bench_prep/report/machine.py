@@ -117,7 +117,8 @@ def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]
         cells = [cell.split(_SEPARATOR) for cell in frame[column]]
         for entry in dict.fromkeys(entry for cell in cells for entry in cell if entry):
             found.append(f"{said}: {entry}{which(entry in cell for cell in cells)}.")
-    if any(" in " in cell for cell in frame["left_out_because"]):
+    whys = [why for cell in frame["left_out_because"] for why in cell.split(_SEPARATOR)]
+    if any(" in " in why and "preempted" not in why for why in whys):
         found.append(
             "What to do about left-out rounds: raise --warmup, so that it happens before the "
             "timing; what still happens then is a cost of the arm itself."
