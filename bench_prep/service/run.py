@@ -1,0 +1,457 @@
+"""`bench-prep serve`: a whole service without, with and again without the fast path."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench_prep import __version__
+from bench_prep.engine.names import LOAD_FORMAT
+from bench_prep.engine.run import engine_environment
+from bench_prep.engine.shapes import write_model
+from bench_prep.engine.tokenizer import write_tokenizer
+from bench_prep.errors import (
+    EXIT_INCONCLUSIVE,
+    BenchPrepError,
+    Interrupted,
+    Missing,
+    OutputsDiffer,
+    UsageError,
+)
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.launch import temporary_folder
+from bench_prep.service.answers import ARMS, Answer, Answers
+from bench_prep.service.figures import DECISIVE, Limits, TierResult, judge_tier
+from bench_prep.service.names import CHAT_TEMPLATE, MODEL, WORKER_EXTENSION
+from bench_prep.service.predicted import Predicted, predicted_by, prediction
+from bench_prep.service.processes import (
+    Client,
+    Patience,
+    Service,
+    asked,
+    client,
+    free_port,
+    healthy,
+    served,
+)
+from bench_prep.service.prompts import (
+    Conversation,
+    Prompt,
+    Tier,
+    in_tiers,
+    read_conversations,
+    synthetic,
+    tiers_of,
+)
+from bench_prep.service.store import append, check_writable, requests_text, rows
+from bench_prep.service.view import tier_view
+from bench_prep.serving.logs import read_logs
+from bench_prep.serving.usage import Usage, usage_in
+from bench_prep.source import Source, prove_source
+from bench_prep.stages import Stages
+from bench_prep.target import is_cpu, require_device
+
+TIERS = "4096-8192,8192-16384,16384-32768"
+#: The counters are in the log a second or two after the last step.
+_COUNTERS_S = 10.0
+#: Tokens beside the prompt's and the output's.
+_SPARE = 16
+_HEADS = dict(zip(ARMS, ("without", "with", "without again"), strict=True))
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is served and what it is asked.
+
+    Attributes:
+        weights: those in the model's folder; else random ones.
+        tiers: lengths of prompts, as `tiers_of` reads them; None: three tiers, or all of a file.
+        requests: of each tier and server, besides one for the warm-up.
+        arguments: more of `vllm serve`'s.
+        port: of the servers; None: free ones.
+    """
+
+    model: str
+    weights: bool = False
+    tiers: str | None = None
+    requests: int = 12
+    output_tokens: int = 128
+    prompts: Path | None = None
+    seed: int = 0
+    max_model_len: int | None = None
+    arguments: str = ""
+    port: int | None = None
+    margin: float = 0.01
+    limits: Limits = field(default_factory=Limits)
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass
+class _Run:
+    """What is known so far."""
+
+    prompts: dict[str, list[Prompt]] = field(default_factory=dict)
+    conversations: list[Conversation] = field(default_factory=list)
+    arms: dict[str, dict[str, Answers]] = field(default_factory=dict)
+    usage: dict[str, Usage | None] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    left_out: int = 0
+
+
+class Comparison:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        load: Load,
+        device: str,
+        *,
+        output: Path,
+        command: str,
+        console: Console,
+        predicted: Path | None = None,
+    ) -> None:
+        self.load, self.device, self.output, self.console = load, device, output, console
+        self.stages = Stages(console)
+        self.run_id = uuid.uuid4().hex[:12]
+        self.run = _Run()
+        check_writable(output)
+        self.predicted = None if predicted is None else predicted_by(predicted)
+        if load.prompts is not None:
+            self.run.conversations = read_conversations(load.prompts)
+        given = load.tiers or (TIERS if load.prompts is None else None)
+        self.tiers: list[Tier] = tiers_of(given) if given else []
+        most = max((tier.most for tier in self.tiers), default=0)
+        self.max_model_len = load.max_model_len or (
+            most + load.output_tokens + _SPARE if most else 32768
+        )
+        if most + load.output_tokens > self.max_model_len:
+            raise UsageError(
+                f"prompts of {most} and outputs of {load.output_tokens} tokens do not fit into "
+                f"--max-model-len {self.max_model_len}",
+                f"--max-model-len {most + load.output_tokens + _SPARE}",
+            )
+        self.common: dict[str, Any] = {
+            "run": self.run_id,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "model": load.model,
+            "requests": load.requests,
+            "output_tokens": load.output_tokens,
+            "seed": load.seed,
+            "margin_pct": 100 * load.margin,
+            "sla_ttft_ms": load.limits.ttft_ms,
+            "sla_tpot_ms": load.limits.tpot_ms,
+            "bench_prep_version": __version__,
+            "command": command,
+        }
+
+    def compare(self) -> int:
+        """Three servers, one after the other; the exit code, 0 or 4.
+
+        Raises:
+            BenchPrepError: whatever stops it; rows of the finished servers are kept.
+        """
+        require_device(self.device)
+        free_port(self.load.port)
+        _, provenance = prove_source(Source(), self.device, self.stages)
+        self.common |= provenance | {"max_model_len": self.max_model_len}
+        environment = engine_environment(self.device, fastpath=False)
+        with temporary_folder() as scratch:
+            folder = self._folder(scratch)
+            log = new_log(f"serve-{self.run_id}-client.log")
+            with self._kept(), client(self.load.patience, environment, log) as asking:
+                for arm in ARMS:
+                    self._arm(arm, folder, asking)
+        return self._judged()
+
+    def measure(self, url: str, log: Path | None) -> int:
+        """A service that somebody else started, as it is; 0.
+
+        Raises:
+            BenchPrepError: whatever stops it.
+        """
+        url = url.rstrip("/").removesuffix("/v1")
+        if not healthy(url):
+            raise Missing(f"{url} is not ready: {url}/health does not answer", "start it first")
+        service = Service(url, log)
+        card = asked(url, "/v1/models")["data"][0]
+        self.common |= {"url": url, "max_model_len": card.get("max_model_len")}
+        environment = engine_environment(self.device, fastpath=False)
+        own = new_log(f"serve-{self.run_id}-client.log")
+        with (
+            temporary_folder() as scratch,
+            self.stages.running("service") as update,
+            client(self.load.patience, environment, own) as asking,
+        ):
+            self.run.environment = asking.ready()
+            self._prepare(service, self._folder(scratch), card["id"])
+            answers = self._asked(service, asking, card["id"], update)
+        self.run.arms["candidate"] = answers
+        if log is not None:
+            self.run.usage["candidate"] = usage_in(read_logs([log]))
+            unused = _unused(self.run.usage["candidate"])
+            self.stages.passed("fastpath", f"not used: {unused}" if unused else "used")
+        self._store({}, partial=False)
+        return 0
+
+    # -- one server ------------------------------------------------------------------------------
+
+    def _arm(self, arm: str, folder: Path, asking: Client) -> None:
+        environment = engine_environment(self.device, fastpath=arm == "candidate")
+        log = new_log(f"serve-{self.run_id}-{arm}.log")
+        began = time.monotonic()
+        with (
+            self.stages.running(_HEADS[arm]) as update,
+            served(
+                self._arguments(folder),
+                environment,
+                log,
+                self.load.patience,
+                port=self.load.port,
+                update=update,
+            ) as service,
+        ):
+            started = time.monotonic() - began
+            self.run.environment = (
+                asking.ready() if not self.run.environment else (self.run.environment)
+            )
+            self._prepare(service, folder, MODEL)
+            answers = self._asked(service, asking, MODEL, update)
+            steps = sum(len(one.tokens) - 1 for found in answers.values() for one in found.all)
+            usage = _usage_of(log, steps)
+        if arm != "candidate" and usage is not None and usage.dispatched:
+            raise BenchPrepError("the fast path was used where it was turned off", f"see {log}")
+        self.run.arms[arm], self.run.usage[arm] = answers, usage
+        used = (
+            ""
+            if usage is None or not usage.decode_steps
+            else (f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path")
+        )
+        asked_for = sum(len(found.timed) for found in answers.values())
+        self.stages.passed(
+            _HEADS[arm],
+            f"ready after {started:.0f} s, {asked_for} requests in "
+            f"{time.monotonic() - began - started:.0f} s{used}; log {log.name}",
+        )
+
+    def _asked(
+        self, service: Service, asking: Client, model: str, update: Callable[[str], None]
+    ) -> dict[str, Answers]:
+        found = {}
+        for tier, prompts in self.run.prompts.items():
+            answers = []
+            for number, prompt in enumerate(prompts):
+                update(f"prompts of {tier} tokens, request {number} of {len(prompts) - 1}")
+                command = {
+                    "model": model,
+                    "prompt": prompt.tokens,
+                    "max_tokens": self.load.output_tokens,
+                    # They cost the server time, so that no timed request asks for them.
+                    "logprobs": None if number else 1,
+                    "ignore_eos": self.load.prompts is None,
+                }
+                event = asking.ask(service, command, self.load.patience)
+                answers.append(Answer.of(event, len(prompt.tokens), prompt.answer))
+            found[tier] = Answers(answers[0], tuple(answers[1:]))
+        return found
+
+    def _prepare(self, service: Service, folder: Path, model: str) -> None:
+        """The prompts, once for all servers; those of a file by the first server's tokenizer."""
+        if self.run.prompts:
+            return
+        load = self.load
+        if load.prompts is None:
+            vocab = _vocab_size(folder)
+            self.run.prompts = synthetic(self.tiers, load.requests, vocab, load.seed)
+            return
+        tokenized = []
+        for one in self.run.conversations:
+            body = {"model": model, "messages": one.messages, "add_generation_prompt": True}
+            tokenized.append((one, asked(service.url, "/tokenize", body)["tokens"]))
+        room = (self.common["max_model_len"] or self.max_model_len) - load.output_tokens
+        self.run.prompts, self.run.left_out = in_tiers(tokenized, self.tiers, load.requests, room)
+        if self.run.left_out:
+            self.stages.passed(
+                "prompts", f"{self.run.left_out} of {len(tokenized)} are in no tier: left out"
+            )
+
+    def _folder(self, scratch: Path) -> Path:
+        """The model's folder: its own with its weights, or a new one for random ones."""
+        if self.load.weights:
+            folder = Path(self.load.model).resolve()
+            if not list(folder.glob("*.safetensors")):
+                raise UsageError(
+                    f"--weights: {self.load.model} is no folder with *.safetensors files",
+                    "give such a folder, or leave --weights away for random ones",
+                )
+            return folder
+        folder = scratch / "model"
+        folder.mkdir()
+        write_model(self.load.model, folder)
+        write_tokenizer(folder)
+        return folder
+
+    def _arguments(self, folder: Path) -> list[str]:
+        """Of `vllm serve`: as people serve, with vLLM's own compilation and graphs."""
+        arguments = [
+            *(str(folder), "--served-model-name", MODEL, "--seed", "0"),
+            *("--max-model-len", str(self.max_model_len)),
+        ]
+        if not self.load.weights:
+            arguments += [
+                *("--load-format", LOAD_FORMAT, "--worker-extension-cls", WORKER_EXTENSION),
+                *("--tokenizer", str(folder / "tokenizer"), "--chat-template", CHAT_TEMPLATE),
+                *("--limit-mm-per-prompt", json.dumps({"image": 0, "video": 0})),
+                # Read by recurrent layers only; the other backends may need a compiler.
+                *("--additional-config", json.dumps({"gdn_prefill_backend": "triton"})),
+            ]
+        if is_cpu(self.device):
+            arguments += ["--gpu-memory-utilization", "0.3"]
+        return arguments + shlex.split(self.load.arguments)
+
+    # -- all of them -----------------------------------------------------------------------------
+
+    def _kept(self) -> _Kept:
+        return _Kept(self)
+
+    def _judged(self) -> int:
+        unused = _unused(self.run.usage["candidate"])
+        results = {
+            tier: judge_tier(
+                {arm: self.run.arms[arm][tier] for arm in ARMS},
+                self.load.margin,
+                self.load.limits,
+                unused,
+            )
+            for tier in self.run.prompts
+        }
+        different = {t: one for t, one in results.items() if one.difference and not one.unstable}
+        self._store(results, partial=False, shown=not different)
+        for tier, result in different.items():
+            raise OutputsDiffer(
+                f"outputs differ for prompts of {tier} tokens: {result.difference}",
+                f"no timing is reported; every request is beside {self.output}",
+            )
+        if unused:
+            raise Missing(f"the fast path was not used: {unused}", "see the log of its server")
+        said = [
+            one.metrics[DECISIVE].verdict for one in results.values() if DECISIVE in one.metrics
+        ]
+        inconclusive = len(said) < len(results) or "inconclusive" in said
+        return EXIT_INCONCLUSIVE if inconclusive else 0
+
+    def _store(
+        self,
+        results: dict[str, TierResult],
+        *,
+        partial: bool,
+        problem: str = "",
+        shown: bool = True,
+    ) -> None:
+        """Rows of all finished servers, every request beside them, and the tables."""
+        usage = self.run.usage.get("candidate")
+        common = self.common | self.run.environment | {"partial": partial, "problem": problem}
+        if usage is not None:
+            common |= {"decode_steps": usage.decode_steps, "dispatched": usage.dispatched}
+        if "candidate" in self.run.usage:
+            common["not_used"] = _unused(usage)
+        lengths = {
+            tier: ";".join(
+                " ".join(str(len(one.tokens)) for one in found[tier].timed)
+                for found in self.run.arms.values()
+            )
+            for tier in self.run.prompts
+        }
+        of_tier: dict[str, dict[str, dict[str, Any]]] = {
+            DECISIVE: {tier: {"lengths": text} for tier, text in lengths.items()}
+        }
+        told = {}
+        for tier, result in results.items():
+            if self.predicted is not None and DECISIVE in result.metrics:
+                told[tier] = prediction(self.predicted, result.metrics[DECISIVE])
+                of_tier[DECISIVE][tier] |= {
+                    "predicted_ms": round(self.predicted.best, 6),
+                    "prediction": told[tier],
+                }
+        frame = rows(self.run.arms, results, self.load.limits, common, of_tier)
+        beside = append(self.output, frame, requests_text(self.run.arms), self.run_id)
+        if not partial and shown:
+            for tier in self.run.prompts:
+                found = {arm: tiers[tier] for arm, tiers in self.run.arms.items()}
+                self.console.print(tier_view(tier, found, results.get(tier), self.load.limits))
+                if tier in told and self.predicted is not None:
+                    self.console.print(_told(self.predicted, results[tier], told[tier]))
+        self.stages.passed("result", f"{self.output}; every request in {beside.name}")
+
+
+class _Kept:
+    """What was finished is kept when something stops the run."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        finished = len(self._comparison.run.arms)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not finished or not (interrupted or isinstance(error, BenchPrepError)):
+            return
+        problem = "interrupted" if interrupted else str(error).partition("\n")[0]
+        self._comparison._store({}, partial=True, problem=problem)
+        if interrupted:
+            raise Interrupted(
+                f"interrupted; {finished} of {len(ARMS)} servers were finished, and are kept in "
+                f"{self._comparison.output}"
+            ) from None
+
+
+def _usage_of(log: Path, steps: int) -> Usage | None:
+    """How the fast path was used, as soon as the log counts all steps."""
+    end = time.monotonic() + _COUNTERS_S
+    while True:
+        usage = usage_in(read_logs([log]))
+        off = usage is None or usage.not_used is not None
+        if off or usage.decode_steps >= steps or time.monotonic() > end:  # type: ignore[union-attr]
+            return usage
+        time.sleep(0.2)
+
+
+def _unused(usage: Usage | None) -> str:
+    """Why the fast path was not used; "" if it was."""
+    if usage is None:
+        return "the log has no line of the plugin (is bench-prep installed beside that vLLM?)"
+    if usage.not_used is not None:
+        return usage.not_used
+    closed = [*usage.differences, *usage.failures]
+    if closed:
+        return f"it was given up: {closed[0]}"
+    if not usage.dispatched:
+        most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
+        return f"no decode step was dispatched: {most or 'none was counted'}"
+    return ""
+
+
+def _told(predicted: Predicted, result: TierResult, text: str) -> str:
+    measured = result.metrics[DECISIVE]
+    step = "" if predicted.step_ms is None else f", engine's step {predicted.step_ms:.4f}"
+    low, high = measured.saved_low_ms, measured.saved_high_ms
+    ends = "" if low is None or high is None else f" ({low:.4f} to {high:.4f})"
+    return (
+        f"Saved per token, ms: predicted host {predicted.host_ms:.4f}{step} "
+        f"({predicted.where}); measured {measured.saved_ms:.4f}{ends}: {text}."
+    )
+
+
+def _vocab_size(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("text_config", config)["vocab_size"])
