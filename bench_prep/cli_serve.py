@@ -93,8 +93,9 @@ def serve(
         raise UsageError("--log is the log of a service that is given by --url", "give --url too")
 
     from bench_prep.service.figures import Limits
+    from bench_prep.service.load import Load
     from bench_prep.service.processes import Patience
-    from bench_prep.service.run import Comparison, Load
+    from bench_prep.service.run import Comparison
 
     load = Load(
         model=model,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.engine.names import LOAD_FORMAT
 from bench_prep.engine.run import engine_environment
-from bench_prep.engine.shapes import write_model
-from bench_prep.engine.tokenizer import write_tokenizer
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     BenchPrepError,
@@ -30,12 +26,12 @@ from bench_prep.errors import (
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
-from bench_prep.service.figures import DECISIVE, Limits, TierResult, judge_tier
-from bench_prep.service.names import CHAT_TEMPLATE, MODEL, WORKER_EXTENSION
+from bench_prep.service.figures import DECISIVE, TierResult, judge_tier
+from bench_prep.service.load import Load, vocab_size
+from bench_prep.service.names import MODEL, SERVER
 from bench_prep.service.predicted import Predicted, predicted_by, prediction
 from bench_prep.service.processes import (
     Client,
-    Patience,
     Service,
     asked,
     client,
@@ -53,46 +49,18 @@ from bench_prep.service.prompts import (
     tiers_of,
 )
 from bench_prep.service.store import append, check_writable, requests_text, rows
+from bench_prep.service.used import unused_reason, usage_of
 from bench_prep.service.view import tier_view
 from bench_prep.serving.logs import read_logs
 from bench_prep.serving.usage import Usage, usage_in
 from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages
-from bench_prep.target import is_cpu, require_device
+from bench_prep.target import require_device
 
 TIERS = "4096-8192,8192-16384,16384-32768"
-#: The counters are in the log a second or two after the last step.
-_COUNTERS_S = 10.0
 #: Tokens beside the prompt's and the output's.
 _SPARE = 16
 _HEADS = dict(zip(ARMS, ("without", "with", "without again"), strict=True))
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is served and what it is asked.
-
-    Attributes:
-        weights: those in the model's folder; else random ones.
-        tiers: lengths of prompts, as `tiers_of` reads them; None: three tiers, or all of a file.
-        requests: of each tier and server, besides one for the warm-up.
-        arguments: more of `vllm serve`'s.
-        port: of the servers; None: free ones.
-    """
-
-    model: str
-    weights: bool = False
-    tiers: str | None = None
-    requests: int = 12
-    output_tokens: int = 128
-    prompts: Path | None = None
-    seed: int = 0
-    max_model_len: int | None = None
-    arguments: str = ""
-    port: int | None = None
-    margin: float = 0.01
-    limits: Limits = field(default_factory=Limits)
-    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass
@@ -119,9 +87,10 @@ class Comparison:
         command: str,
         console: Console,
         predicted: Path | None = None,
+        server: str = SERVER,
     ) -> None:
         self.load, self.device, self.output, self.console = load, device, output, console
-        self.stages = Stages(console)
+        self.stages, self.server = Stages(console), server
         self.run_id = uuid.uuid4().hex[:12]
         self.run = _Run()
         check_writable(output)
@@ -164,13 +133,20 @@ class Comparison:
         free_port(self.load.port)
         _, provenance = prove_source(Source(), self.device, self.stages)
         self.common |= provenance | {"max_model_len": self.max_model_len}
+        with temporary_folder() as scratch, self.client() as asking:
+            return self.in_turn(self.load.folder(scratch), asking)
+
+    def client(self) -> AbstractContextManager[Client]:
+        """The client's process, which asks all servers."""
         environment = engine_environment(self.device, fastpath=False)
-        with temporary_folder() as scratch:
-            folder = self._folder(scratch)
-            log = new_log(f"serve-{self.run_id}-client.log")
-            with self._kept(), client(self.load.patience, environment, log) as asking:
-                for arm in ARMS:
-                    self._arm(arm, folder, asking)
+        log = new_log(f"serve-{self.run_id}-client.log")
+        return client(self.load.patience, environment, log)
+
+    def in_turn(self, folder: Path, asking: Client) -> int:
+        """The servers of the model in `folder`, and what is said about them, as `compare`."""
+        with _Kept(self):
+            for arm in ARMS:
+                self._arm(arm, folder, asking)
         return self._judged()
 
     def measure(self, url: str, log: Path | None) -> int:
@@ -185,25 +161,21 @@ class Comparison:
         service = Service(url, log)
         card = asked(url, "/v1/models")["data"][0]
         self.common |= {"url": url, "max_model_len": card.get("max_model_len")}
-        environment = engine_environment(self.device, fastpath=False)
-        own = new_log(f"serve-{self.run_id}-client.log")
         with (
             temporary_folder() as scratch,
             self.stages.running("service") as update,
-            client(self.load.patience, environment, own) as asking,
+            self.client() as asking,
         ):
             self.run.environment = asking.ready()
-            self._prepare(service, self._folder(scratch), card["id"])
+            self._prepare(service, self.load.folder(scratch), card["id"])
             answers = self._asked(service, asking, card["id"], update)
         self.run.arms["candidate"] = answers
         if log is not None:
             self.run.usage["candidate"] = usage_in(read_logs([log]))
-            unused = _unused(self.run.usage["candidate"])
+            unused = unused_reason(self.run.usage["candidate"])
             self.stages.passed("fastpath", f"not used: {unused}" if unused else "used")
         self._store({}, partial=False)
         return 0
-
-    # -- one server ------------------------------------------------------------------------------
 
     def _arm(self, arm: str, folder: Path, asking: Client) -> None:
         environment = engine_environment(self.device, fastpath=arm == "candidate")
@@ -212,30 +184,28 @@ class Comparison:
         with (
             self.stages.running(_HEADS[arm]) as update,
             served(
-                self._arguments(folder),
+                self.load.serve_arguments(folder, self.device, self.max_model_len),
                 environment,
                 log,
                 self.load.patience,
                 port=self.load.port,
+                module=self.server,
                 update=update,
             ) as service,
         ):
             started = time.monotonic() - began
-            self.run.environment = (
-                asking.ready() if not self.run.environment else (self.run.environment)
-            )
+            self.run.environment = self.run.environment or asking.ready()
             self._prepare(service, folder, MODEL)
             answers = self._asked(service, asking, MODEL, update)
-            steps = sum(len(one.tokens) - 1 for found in answers.values() for one in found.all)
-            usage = _usage_of(log, steps)
+            # The warm-up's request is sent twice.
+            sent = [one for found in answers.values() for one in (*found.all, found.warmup)]
+            usage = usage_of(log, sum(len(one.tokens) - 1 for one in sent))
         if arm != "candidate" and usage is not None and usage.dispatched:
             raise BenchPrepError("the fast path was used where it was turned off", f"see {log}")
         self.run.arms[arm], self.run.usage[arm] = answers, usage
-        used = (
-            ""
-            if usage is None or not usage.decode_steps
-            else (f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path")
-        )
+        used = ""
+        if usage is not None and usage.decode_steps:
+            used = f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path"
         asked_for = sum(len(found.timed) for found in answers.values())
         self.stages.passed(
             _HEADS[arm],
@@ -255,10 +225,12 @@ class Comparison:
                     "model": model,
                     "prompt": prompt.tokens,
                     "max_tokens": self.load.output_tokens,
-                    # They cost the server time, so that no timed request asks for them.
-                    "logprobs": None if number else 1,
+                    "logprobs": None,
                     "ignore_eos": self.load.prompts is None,
                 }
+                if number == 0:  # they cost the server time: no timed request asks for them
+                    asking.ask(service, command, self.load.patience)
+                    command["logprobs"] = 1
                 event = asking.ask(service, command, self.load.patience)
                 answers.append(Answer.of(event, len(prompt.tokens), prompt.answer))
             found[tier] = Answers(answers[0], tuple(answers[1:]))
@@ -270,7 +242,7 @@ class Comparison:
             return
         load = self.load
         if load.prompts is None:
-            vocab = _vocab_size(folder)
+            vocab = vocab_size(folder)
             self.run.prompts = synthetic(self.tiers, load.requests, vocab, load.seed)
             return
         tokenized = []
@@ -284,47 +256,8 @@ class Comparison:
                 "prompts", f"{self.run.left_out} of {len(tokenized)} are in no tier: left out"
             )
 
-    def _folder(self, scratch: Path) -> Path:
-        """The model's folder: its own with its weights, or a new one for random ones."""
-        if self.load.weights:
-            folder = Path(self.load.model).resolve()
-            if not list(folder.glob("*.safetensors")):
-                raise UsageError(
-                    f"--weights: {self.load.model} is no folder with *.safetensors files",
-                    "give such a folder, or leave --weights away for random ones",
-                )
-            return folder
-        folder = scratch / "model"
-        folder.mkdir()
-        write_model(self.load.model, folder)
-        write_tokenizer(folder)
-        return folder
-
-    def _arguments(self, folder: Path) -> list[str]:
-        """Of `vllm serve`: as people serve, with vLLM's own compilation and graphs."""
-        arguments = [
-            *(str(folder), "--served-model-name", MODEL, "--seed", "0"),
-            *("--max-model-len", str(self.max_model_len)),
-        ]
-        if not self.load.weights:
-            arguments += [
-                *("--load-format", LOAD_FORMAT, "--worker-extension-cls", WORKER_EXTENSION),
-                *("--tokenizer", str(folder / "tokenizer"), "--chat-template", CHAT_TEMPLATE),
-                *("--limit-mm-per-prompt", json.dumps({"image": 0, "video": 0})),
-                # Read by recurrent layers only; the other backends may need a compiler.
-                *("--additional-config", json.dumps({"gdn_prefill_backend": "triton"})),
-            ]
-        if is_cpu(self.device):
-            arguments += ["--gpu-memory-utilization", "0.3"]
-        return arguments + shlex.split(self.load.arguments)
-
-    # -- all of them -----------------------------------------------------------------------------
-
-    def _kept(self) -> _Kept:
-        return _Kept(self)
-
     def _judged(self) -> int:
-        unused = _unused(self.run.usage["candidate"])
+        unused = unused_reason(self.run.usage["candidate"])
         results = {
             tier: judge_tier(
                 {arm: self.run.arms[arm][tier] for arm in ARMS},
@@ -343,11 +276,9 @@ class Comparison:
             )
         if unused:
             raise Missing(f"the fast path was not used: {unused}", "see the log of its server")
-        said = [
-            one.metrics[DECISIVE].verdict for one in results.values() if DECISIVE in one.metrics
-        ]
-        inconclusive = len(said) < len(results) or "inconclusive" in said
-        return EXIT_INCONCLUSIVE if inconclusive else 0
+        judged = [one.metrics.get(DECISIVE) for one in results.values()]
+        known = all(one is not None and one.verdict != "inconclusive" for one in judged)
+        return 0 if known else EXIT_INCONCLUSIVE
 
     def _store(
         self,
@@ -363,7 +294,7 @@ class Comparison:
         if usage is not None:
             common |= {"decode_steps": usage.decode_steps, "dispatched": usage.dispatched}
         if "candidate" in self.run.usage:
-            common["not_used"] = _unused(usage)
+            common["not_used"] = unused_reason(usage)
         lengths = {
             tier: ";".join(
                 " ".join(str(len(one.tokens)) for one in found[tier].timed)
@@ -415,32 +346,6 @@ class _Kept:
             ) from None
 
 
-def _usage_of(log: Path, steps: int) -> Usage | None:
-    """How the fast path was used, as soon as the log counts all steps."""
-    end = time.monotonic() + _COUNTERS_S
-    while True:
-        usage = usage_in(read_logs([log]))
-        off = usage is None or usage.not_used is not None
-        if off or usage.decode_steps >= steps or time.monotonic() > end:  # type: ignore[union-attr]
-            return usage
-        time.sleep(0.2)
-
-
-def _unused(usage: Usage | None) -> str:
-    """Why the fast path was not used; "" if it was."""
-    if usage is None:
-        return "the log has no line of the plugin (is bench-prep installed beside that vLLM?)"
-    if usage.not_used is not None:
-        return usage.not_used
-    closed = [*usage.differences, *usage.failures]
-    if closed:
-        return f"it was given up: {closed[0]}"
-    if not usage.dispatched:
-        most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
-        return f"no decode step was dispatched: {most or 'none was counted'}"
-    return ""
-
-
 def _told(predicted: Predicted, result: TierResult, text: str) -> str:
     measured = result.metrics[DECISIVE]
     step = "" if predicted.step_ms is None else f", engine's step {predicted.step_ms:.4f}"
@@ -450,8 +355,3 @@ def _told(predicted: Predicted, result: TierResult, text: str) -> str:
         f"Saved per token, ms: predicted host {predicted.host_ms:.4f}{step} "
         f"({predicted.where}); measured {measured.saved_ms:.4f}{ends}: {text}."
     )
-
-
-def _vocab_size(folder: Path) -> int:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return int(config.get("text_config", config)["vocab_size"])

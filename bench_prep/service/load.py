@@ -1,0 +1,83 @@
+"""What is served and what it is asked: the options of a run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench_prep.engine.names import LOAD_FORMAT
+from bench_prep.engine.shapes import write_model
+from bench_prep.engine.tokenizer import write_tokenizer
+from bench_prep.errors import UsageError
+from bench_prep.service.figures import Limits
+from bench_prep.service.names import CHAT_TEMPLATE, MODEL, WORKER_EXTENSION
+from bench_prep.service.processes import Patience
+from bench_prep.target import is_cpu
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is served and what it is asked.
+
+    Attributes:
+        weights: those in the model's folder; else random ones.
+        tiers: lengths of prompts, as `tiers_of` reads them; None: three tiers, or all of a file.
+        requests: of each tier and server, besides one for the warm-up.
+        arguments: more of `vllm serve`'s.
+        port: of the servers; None: free ones.
+    """
+
+    model: str
+    weights: bool = False
+    tiers: str | None = None
+    requests: int = 12
+    output_tokens: int = 128
+    prompts: Path | None = None
+    seed: int = 0
+    max_model_len: int | None = None
+    arguments: str = ""
+    port: int | None = None
+    margin: float = 0.01
+    limits: Limits = field(default_factory=Limits)
+    patience: Patience = field(default_factory=Patience)
+
+    def folder(self, scratch: Path) -> Path:
+        """The model's folder: its own with its weights, or a new one for random ones."""
+        if self.weights:
+            folder = Path(self.model).resolve()
+            if not list(folder.glob("*.safetensors")):
+                raise UsageError(
+                    f"--weights: {self.model} is no folder with *.safetensors files",
+                    "give such a folder, or leave --weights away for random ones",
+                )
+            return folder
+        folder = scratch / "model"
+        folder.mkdir()
+        write_model(self.model, folder)
+        write_tokenizer(folder)
+        return folder
+
+    def serve_arguments(self, folder: Path, device: str, max_model_len: int) -> list[str]:
+        """Of `vllm serve`: as people serve, with vLLM's own compilation and graphs."""
+        arguments = [
+            *(str(folder), "--served-model-name", MODEL, "--seed", "0"),
+            *("--max-model-len", str(max_model_len)),
+        ]
+        if not self.weights:
+            arguments += [
+                *("--load-format", LOAD_FORMAT, "--worker-extension-cls", WORKER_EXTENSION),
+                *("--tokenizer", str(folder / "tokenizer"), "--chat-template", CHAT_TEMPLATE),
+                *("--limit-mm-per-prompt", json.dumps({"image": 0, "video": 0})),
+                # Read by recurrent layers only; the other backends may need a compiler.
+                *("--additional-config", json.dumps({"gdn_prefill_backend": "triton"})),
+            ]
+        if is_cpu(device):
+            arguments += ["--gpu-memory-utilization", "0.3"]
+        return arguments + shlex.split(self.arguments)
+
+
+def vocab_size(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("text_config", config)["vocab_size"])
