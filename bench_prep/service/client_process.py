@@ -46,7 +46,6 @@ def _work(job: dict[str, Any]) -> None:
                 ignore_eos=command["ignore_eos"],
                 extra_body={"temperature": 0.0, "seed": 0, "return_token_ids": True},
             )
-            gc.collect()
             gc.disable()  # a collection in the middle of a stream would be a slow token
             output = await client.async_request_openai_completions(given, session=kept)
             gc.enable()
@@ -61,6 +60,7 @@ def _work(job: dict[str, Any]) -> None:
             **said_in(b"".join(kept.chunks)),
         }
 
+    gc.freeze()  # what is imported is never looked at again
     emit({"event": "ready", "environment": _environment()})
     with asyncio.Runner() as runner:
         for command in commands():

@@ -116,6 +116,7 @@ class Comparison:
             "requests": load.requests,
             "output_tokens": load.output_tokens,
             "seed": load.seed,
+            "max_model_len": self.max_model_len,
             "margin_pct": 100 * load.margin,
             "sla_ttft_ms": load.limits.ttft_ms,
             "sla_tpot_ms": load.limits.tpot_ms,
@@ -132,7 +133,7 @@ class Comparison:
         require_device(self.device)
         free_port(self.load.port)
         _, provenance = prove_source(Source(), self.device, self.stages)
-        self.common |= provenance | {"max_model_len": self.max_model_len}
+        self.common |= provenance
         with temporary_folder() as scratch, self.client() as asking:
             return self.in_turn(self.load.folder(scratch), asking)
 
@@ -160,7 +161,8 @@ class Comparison:
             raise Missing(f"{url} is not ready: {url}/health does not answer", "start it first")
         service = Service(url, log)
         card = asked(url, "/v1/models")["data"][0]
-        self.common |= {"url": url, "max_model_len": card.get("max_model_len")}
+        self.common |= {"url": url}
+        self.common["max_model_len"] = card.get("max_model_len") or self.max_model_len
         with (
             temporary_folder() as scratch,
             self.stages.running("service") as update,
@@ -249,7 +251,7 @@ class Comparison:
         for one in self.run.conversations:
             body = {"model": model, "messages": one.messages, "add_generation_prompt": True}
             tokenized.append((one, asked(service.url, "/tokenize", body)["tokens"]))
-        room = (self.common["max_model_len"] or self.max_model_len) - load.output_tokens
+        room = self.common["max_model_len"] - load.output_tokens
         self.run.prompts, self.run.left_out = in_tiers(tokenized, self.tiers, load.requests, room)
         if self.run.left_out:
             self.stages.passed(

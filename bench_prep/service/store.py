@@ -21,7 +21,7 @@ from bench_prep.service.figures import METRICS, Judged, Limits, TierResult, corr
 
 SCHEMA = 1
 SETTINGS = (
-    "model", "url", "requests", "output_tokens", "max_model_len", "seed", "margin_pct",
+    "model", "url", "requests", "output_tokens", "max_model_len", "margin_pct",
     "sla_ttft_ms", "sla_tpot_ms",
 )  # fmt: skip
 #: Of one arm: `baseline_before_ms` is the median.

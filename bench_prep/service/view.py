@@ -14,7 +14,7 @@ from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, to
 from bench_prep.service.figures import Judged, Limits, TierResult, correct
 from bench_prep.service.store import values_of
 
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token latency", "latency": "latency"}
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token", "latency": "latency"}
 _HEADS = {"baseline_before": "without", "candidate": "with", "baseline_after": "without"}
 _COLOURS = {"faster": "green", "slower": "red", "different": "red", "inconclusive": "yellow"}
 
@@ -28,7 +28,7 @@ def tier_view(
     names = [name for name in ARMS if name in arms]
     for name in names:
         table.add_column(_HEADS[name] if len(names) > 1 else "", justify="right")
-    for name in ("drift", "change", "verdict") if result else ():
+    for name in ("change", "verdict") if result else ():
         table.add_column(name, justify="right", no_wrap=True)
     for metric, name in _NAMES.items():
         values = [percentiles_ms(values_of(metric, arms[arm].timed)) for arm in names]
@@ -36,9 +36,7 @@ def tier_view(
         for index, which in enumerate(("", " p95", " p99")):
             cells = [f"{one[index]:.3f}" for one in values]
             table.add_row(f"{name}{which}, ms", *cells, *(_said(judged) if not index else ()))
-    table.add_row(
-        "output throughput, tokens/s", *(f"{tokens_per_s(arms[a].timed):.1f}" for a in names)
-    )
+    table.add_row("tokens/s", *(f"{tokens_per_s(arms[a].timed):.1f}" for a in names))
     shown: list[RenderableType] = [Text(""), Text(f"Prompts of {tier} tokens", style="bold"), table]
     shown += [Text(line) for line in _lines({name: arms[name] for name in names}, result, limits)]
     return Group(*shown)
@@ -47,20 +45,21 @@ def tier_view(
 def _said(judged: Judged | None) -> tuple[str | Text, ...]:
     if judged is None:
         return ()
-    colour = _COLOURS.get(judged.verdict, "")
-    return (
-        f"{100 * judged.figures.drift.median:.1f} %",
-        change(judged),
-        Text(judged.verdict, style=colour),
+    return f"{100 * judged.effect.value:+.1f} %", Text(
+        judged.verdict, style=_COLOURS.get(judged.verdict, "")
     )
 
 
-def change(judged: Judged) -> str:
-    """The effect in per cent, with its interval where there is one."""
-    effect = judged.effect
-    if effect.low is None or effect.high is None:
-        return f"{100 * effect.value:+.1f} %"
-    return f"{100 * effect.value:+.1f} % ({100 * effect.low:+.1f} to {100 * effect.high:+.1f})"
+def _change(judged: Judged) -> str:
+    """The interval of the effect, where there is one, what is saved, and the drift."""
+    effect, figures = judged.effect, judged.figures
+    ends = ""
+    if effect.low is not None and effect.high is not None:
+        ends = f" ({100 * effect.low:+.1f} to {100 * effect.high:+.1f}, 99.8 %)"
+    return (
+        f"changes by {100 * effect.value:+.1f} %{ends}, saves {judged.saved_ms:.4f} ms; "
+        f"drift {100 * figures.drift.median:.1f} %"
+    )
 
 
 def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limits) -> list[str]:
@@ -73,6 +72,7 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
             lines.append(f"{name}: {' / '.join(str(one) for one in found)} requests.")
     if result is None:
         return lines
+    lines += [f"{_NAMES[name]} {_change(one)}." for name, one in result.metrics.items()]
     if result.unstable:
         lines.append(f"vLLM's own two servers differ: {result.unstable}.")
     elif not result.difference:
