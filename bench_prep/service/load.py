@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench_prep.engine.names import LOAD_FORMAT
 from bench_prep.engine.shapes import write_model
@@ -15,6 +16,11 @@ from bench_prep.service.figures import Limits
 from bench_prep.service.names import CHAT_TEMPLATE, MODEL, WORKER_EXTENSION
 from bench_prep.service.processes import Patience
 from bench_prep.target import is_cpu
+
+#: Of a model of which no other limit is known, in tokens.
+LONGEST = 32768
+#: Tokens beside the prompt's and the output's.
+_SPARE = 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,16 @@ class Load:
         write_tokenizer(folder)
         return folder
 
+    def longest(self, folder: Path, most: int) -> int:
+        """The longest request, in tokens: what is asked for, and never more than the model's own.
+
+        `most`: of the prompts' tokens; 0 where they are not known.
+        """
+        if self.max_model_len is not None:
+            return self.max_model_len
+        own = int(_text_config(folder).get("max_position_embeddings") or LONGEST)
+        return min(own, most + self.output_tokens + _SPARE) if most else min(own, LONGEST)
+
     def serve_arguments(self, folder: Path, device: str, max_model_len: int) -> list[str]:
         """Of `vllm serve`: as people serve, with vLLM's own compilation and graphs."""
         arguments = [
@@ -79,5 +95,11 @@ class Load:
 
 
 def vocab_size(folder: Path) -> int:
+    """Of the model whose `config.json` is in `folder`."""
+    return int(_text_config(folder)["vocab_size"])
+
+
+def _text_config(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return int(config.get("text_config", config)["vocab_size"])
+    text: dict[str, Any] = config.get("text_config", config)
+    return text

@@ -68,18 +68,18 @@ def tiers_of(text: str) -> list[Tier]:
 
 
 def synthetic(
-    tiers: Sequence[Tier], requests: int, vocab_size: int, seed: int
+    tiers: Sequence[Tier], requests: int, vocab_size: int, seed: int, room: int
 ) -> dict[str, list[Prompt]]:
     """Per tier `requests` prompts and one more, the first, for the warm-up.
 
-    Lengths are drawn evenly from the tier; no two prompts have a beginning in common, so that the
-    prefix cache has nothing to give.
+    Lengths are drawn evenly from the tier, up to `room` tokens. No two prompts have a beginning in common,
+    so that the prefix cache has nothing to give.
     """
     drawn = random.Random(seed)
     ordinary = max(1, vocab_size * _ORDINARY[0] // _ORDINARY[1])
 
     def prompt(tier: Tier) -> Prompt:
-        length = drawn.randint(tier.least, tier.most)
+        length = drawn.randint(tier.least, min(tier.most, room))
         return Prompt(tier.name, tuple(drawn.randrange(ordinary) for _ in range(length)))
 
     return {tier.name: [prompt(tier) for _ in range(requests + 1)] for tier in tiers}

@@ -27,7 +27,7 @@ from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
 from bench_prep.service.figures import DECISIVE, TierResult, judge_tier
-from bench_prep.service.load import Load, vocab_size
+from bench_prep.service.load import LONGEST, Load, vocab_size
 from bench_prep.service.names import MODEL, SERVER
 from bench_prep.service.predicted import Predicted, predicted_by, prediction
 from bench_prep.service.processes import (
@@ -58,8 +58,6 @@ from bench_prep.stages import Stages
 from bench_prep.target import require_device
 
 TIERS = "4096-8192,8192-16384,16384-32768"
-#: Tokens beside the prompt's and the output's.
-_SPARE = 16
 _HEADS = dict(zip(ARMS, ("without", "with", "without again"), strict=True))
 
 
@@ -72,7 +70,6 @@ class _Run:
     arms: dict[str, dict[str, Answers]] = field(default_factory=dict)
     usage: dict[str, Usage | None] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    left_out: int = 0
 
 
 class Comparison:
@@ -99,16 +96,6 @@ class Comparison:
             self.run.conversations = read_conversations(load.prompts)
         given = load.tiers or (TIERS if load.prompts is None else None)
         self.tiers: list[Tier] = tiers_of(given) if given else []
-        most = max((tier.most for tier in self.tiers), default=0)
-        self.max_model_len = load.max_model_len or (
-            most + load.output_tokens + _SPARE if most else 32768
-        )
-        if most + load.output_tokens > self.max_model_len:
-            raise UsageError(
-                f"prompts of {most} and outputs of {load.output_tokens} tokens do not fit into "
-                f"--max-model-len {self.max_model_len}",
-                f"--max-model-len {most + load.output_tokens + _SPARE}",
-            )
         self.common: dict[str, Any] = {
             "run": self.run_id,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -116,7 +103,6 @@ class Comparison:
             "requests": load.requests,
             "output_tokens": load.output_tokens,
             "seed": load.seed,
-            "max_model_len": self.max_model_len,
             "margin_pct": 100 * load.margin,
             "sla_ttft_ms": load.limits.ttft_ms,
             "sla_tpot_ms": load.limits.tpot_ms,
@@ -145,10 +131,24 @@ class Comparison:
 
     def in_turn(self, folder: Path, asking: Client) -> int:
         """The servers of the model in `folder`, and what is said about them, as `compare`."""
+        most = max((tier.most for tier in self.tiers), default=0)
+        self._fit(self.load.longest(folder, most))
         with _Kept(self):
             for arm in ARMS:
                 self._arm(arm, folder, asking)
         return self._judged()
+
+    def _fit(self, max_model_len: int) -> None:
+        """Each tier must have prompts that leave room for an answer."""
+        self.common["max_model_len"] = max_model_len
+        self.room = max_model_len - self.load.output_tokens
+        for tier in self.tiers:
+            if tier.least > self.room:
+                raise UsageError(
+                    f"prompts of {tier.name} tokens and answers of {self.load.output_tokens} do "
+                    f"not fit into the model's {max_model_len} tokens",
+                    "give shorter --tiers, or --max-model-len",
+                )
 
     def measure(self, url: str, log: Path | None) -> int:
         """A service that somebody else started, as it is; 0.
@@ -161,8 +161,8 @@ class Comparison:
             raise Missing(f"{url} is not ready: {url}/health does not answer", "start it first")
         service = Service(url, log)
         card = asked(url, "/v1/models")["data"][0]
-        self.common |= {"url": url}
-        self.common["max_model_len"] = card.get("max_model_len") or self.max_model_len
+        self.common["url"] = url
+        self._fit(card.get("max_model_len") or self.load.max_model_len or LONGEST)
         with (
             temporary_folder() as scratch,
             self.stages.running("service") as update,
@@ -186,7 +186,7 @@ class Comparison:
         with (
             self.stages.running(_HEADS[arm]) as update,
             served(
-                self.load.serve_arguments(folder, self.device, self.max_model_len),
+                self.load.serve_arguments(folder, self.device, self.common["max_model_len"]),
                 environment,
                 log,
                 self.load.patience,
@@ -244,19 +244,18 @@ class Comparison:
             return
         load = self.load
         if load.prompts is None:
-            vocab = vocab_size(folder)
-            self.run.prompts = synthetic(self.tiers, load.requests, vocab, load.seed)
+            self.run.prompts = synthetic(
+                self.tiers, load.requests, vocab_size(folder), load.seed, self.room
+            )
             return
         tokenized = []
         for one in self.run.conversations:
             body = {"model": model, "messages": one.messages, "add_generation_prompt": True}
             tokenized.append((one, asked(service.url, "/tokenize", body)["tokens"]))
-        room = self.common["max_model_len"] - load.output_tokens
-        self.run.prompts, self.run.left_out = in_tiers(tokenized, self.tiers, load.requests, room)
-        if self.run.left_out:
-            self.stages.passed(
-                "prompts", f"{self.run.left_out} of {len(tokenized)} are in no tier: left out"
-            )
+        fitting = in_tiers(tokenized, self.tiers, load.requests, self.room)
+        self.run.prompts, left_out = fitting
+        if left_out:
+            self.stages.passed("prompts", f"{left_out} of {len(tokenized)} are in no tier")
 
     def _judged(self) -> int:
         unused = unused_reason(self.run.usage["candidate"])

@@ -30,10 +30,12 @@ def test_what_is_no_tier(text: str) -> None:
 
 def test_synthetic_prompts_are_of_their_tier_and_the_same_again() -> None:
     tiers = tiers_of("4-8,16-16")
-    prompts = synthetic(tiers, 20, 80, seed=3)
-    assert prompts == synthetic(tiers, 20, 80, seed=3) != synthetic(tiers, 20, 80, seed=4)
+    prompts = synthetic(tiers, 20, 80, 3, 99)
+    assert prompts == synthetic(tiers, 20, 80, 3, 99) != synthetic(tiers, 20, 80, 4, 99)
     assert {len(one.tokens) for one in prompts["4-8"]} == {4, 5, 6, 7, 8}
     assert [len(one.tokens) for one in prompts["16-16"]] == [16] * 21
+    short = synthetic(tiers_of("4-8"), 20, 80, 3, 5)["4-8"]
+    assert {len(one.tokens) for one in short} == {4, 5}
     tokens = {token for found in prompts.values() for one in found for token in one.tokens}
     assert tokens <= set(range(70)) and len(tokens) > 60
 
