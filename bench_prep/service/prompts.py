@@ -72,7 +72,7 @@ def synthetic(
 ) -> dict[str, list[Prompt]]:
     """Per tier `requests` prompts and one more, the first, for the warm-up.
 
-    Lengths are drawn evenly from the tier, up to `room` tokens. No two prompts have a beginning in common,
+    Lengths are drawn evenly from the tier, up to `room` tokens. No two prompts begin alike,
     so that the prefix cache has nothing to give.
     """
     drawn = random.Random(seed)

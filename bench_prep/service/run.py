@@ -118,10 +118,12 @@ class Comparison:
         """
         require_device(self.device)
         free_port(self.load.port)
-        _, provenance = prove_source(Source(), self.device, self.stages)
-        self.common |= provenance
-        with temporary_folder() as scratch, self.client() as asking:
-            return self.in_turn(self.load.folder(scratch), asking)
+        with temporary_folder() as scratch:
+            folder = self.load.folder(scratch)
+            _, provenance = prove_source(Source(), self.device, self.stages)
+            self.common |= provenance
+            with self.client() as asking:
+                return self.in_turn(folder, asking)
 
     def client(self) -> AbstractContextManager[Client]:
         """The client's process, which asks all servers."""
