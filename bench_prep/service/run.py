@@ -33,6 +33,7 @@ from bench_prep.service.predicted import Predicted, predicted_by, prediction
 from bench_prep.service.processes import (
     Client,
     Service,
+    ServiceFailed,
     asked,
     client,
     free_port,
@@ -161,21 +162,25 @@ class Comparison:
         url = url.rstrip("/").removesuffix("/v1")
         if not healthy(url):
             raise Missing(f"{url} is not ready: {url}/health does not answer", "start it first")
-        service = Service(url, log)
-        card = asked(url, "/v1/models")["data"][0]
-        self.common["url"] = url
-        self._fit(card.get("max_model_len") or self.load.max_model_len or LONGEST)
-        with (
-            temporary_folder() as scratch,
-            self.stages.running("service") as update,
-            self.client() as asking,
-        ):
-            self.run.environment = asking.ready()
-            self._prepare(service, self.load.folder(scratch), card["id"])
-            answers = self._asked(service, asking, card["id"], update)
-        self.run.arms["candidate"] = answers
-        if log is not None:
-            self.run.usage["candidate"] = usage_in(read_logs([log]))
+        with temporary_folder() as scratch:
+            folder = self.load.folder(scratch)
+            with self.client() as asking:
+                return self.alone(Service(url, log), folder, asking)
+
+    def alone(self, service: Service, folder: Path, asking: Client) -> int:
+        """The same of a service that is ready, with this client."""
+        cards = asked(service.url, "/v1/models").get("data")
+        if not cards:
+            raise ServiceFailed(f"{service.url} serves no model", "is it a vLLM server?")
+        model, most = cards[0]["id"], cards[0].get("max_model_len")
+        self.common["url"] = service.url
+        self._fit(most or self.load.max_model_len or LONGEST)
+        with self.stages.running("service") as update:
+            self.run.environment = self.run.environment or asking.ready()
+            self._prepare(service, folder, model)
+            self.run.arms["candidate"] = self._asked(service, asking, model, update)
+        if service.log is not None:
+            self.run.usage["candidate"] = usage_in(read_logs([service.log]))
             unused = unused_reason(self.run.usage["candidate"])
             self.stages.passed("fastpath", f"not used: {unused}" if unused else "used")
         self._store({}, partial=False)

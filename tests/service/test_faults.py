@@ -17,7 +17,7 @@ from rich.console import Console
 from bench_prep.engine.run import engine_environment
 from bench_prep.errors import BenchPrepError, Missing, OutputsDiffer, UsageError
 from bench_prep.service.load import Load
-from bench_prep.service.processes import Client, Patience, client
+from bench_prep.service.processes import Client, Patience, client, served
 from bench_prep.service.run import Comparison
 from bench_prep.service.store import COLUMNS, requests_path
 
@@ -161,6 +161,19 @@ def test_a_taken_port(run: Any) -> None:
         _, work, _ = run("", port=port)
         with pytest.raises(UsageError, match=f"port {port} cannot be used"):
             work()
+
+
+def test_a_service_of_somebody_else(run: Any, asking: Client, tmp_path: Path) -> None:
+    comparison, _, shown = run("")
+    model, log = tmp_path / "model", tmp_path / "its.log"
+    switch = {"BENCH_PREP_FASTPATH": "1"}
+    with served([str(model)], switch, log, PATIENCE, module=BAD_SERVER) as service:
+        assert comparison.alone(service, model, asking) == 0
+        assert service.child is not None and service.child.poll() is None
+    frame = pd.read_csv(tmp_path / "serve.csv")
+    assert (frame["candidate_ms"] > 0).all() and frame["verdict"].isna().all()
+    assert (frame["url"] == service.url).all() and (frame["dispatched"] > 0).all()
+    assert "not used" not in shown.getvalue() and "TPOT" in shown.getvalue()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
