@@ -10,6 +10,8 @@ import numpy as np
 
 #: The servers of a comparison, in the order in which they run.
 ARMS = ("baseline_before", "candidate", "baseline_after")
+#: Seconds, less than any decode step: two tokens so close were made earlier, and came late.
+AN_INSTANT = 50e-6
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Answer:
         """(latency - TTFT) / (output tokens - 1), as `vllm bench serve`; NaN for one token."""
         more = len(self.tokens) - 1
         return (self.latency - self.ttft) / more if more > 0 else float("nan")
+
+    @property
+    def together(self) -> float:
+        """The share of its tokens that the client saw in the same instant as the one before."""
+        more = len(self.tokens) - 1
+        late = sum(count - 1 for count in self.chunks if count > 1)
+        late += sum(one < AN_INSTANT for one in self.itl)
+        return late / more if more > 0 else 0.0
 
     @property
     def correct(self) -> bool | None:

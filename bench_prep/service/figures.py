@@ -38,6 +38,10 @@ METRICS: dict[str, Callable[[Answer], float]] = {
     "itl": lambda one: float(np.median(one.itl)) if one.itl else math.nan,
     "latency": lambda one: one.latency,
 }
+#: Those that need each token at its time; the latency does not.
+STREAMED = ("ttft", "tpot", "itl")
+#: The largest share of tokens that came together with the one before.
+MOST_TOGETHER = 0.1
 #: By which the exit code is chosen: what each further token costs.
 DECISIVE = "tpot"
 
@@ -112,14 +116,22 @@ def judge_tier(
     for name, value in METRICS.items():
         values = [[value(one) for one in arms[arm].timed] for arm in ARMS]
         if all(math.isfinite(one) and one > 0 for arm in values for one in arm):
-            metrics[name] = judge(values, margin, equal, reasons)
+            late = _late(arms) if name in STREAMED else ""
+            metrics[name] = judge(values, margin, equal, reasons, late)
     return TierResult(unstable, difference, logprob_difference(before, candidate), metrics)
 
 
 def judge(
-    values: Sequence[Sequence[float]], margin: float, equal: bool, reasons: Sequence[str] = ()
+    values: Sequence[Sequence[float]],
+    margin: float,
+    equal: bool,
+    reasons: Sequence[str] = (),
+    late: str = "",
 ) -> Judged:
-    """The verdict on three arms' values, in seconds, the same request at the same place."""
+    """The verdict on three arms' values, in seconds, the same request at the same place.
+
+    `reasons` refuse "faster", `late` any verdict on times.
+    """
     rounds = list(zip(*values, strict=True))
     effect = effect_of([log_ratio(*one) for one in rounds])
     said = verdict(effect, margin, equal)
@@ -131,8 +143,8 @@ def judge(
         *saved,
     )
     refused = list(reasons) if said == "faster" else []
-    if said in ("faster", "slower", "same") and (doubt := _doubt(rounds, said, margin)):
-        refused.append(doubt)
+    if said in ("faster", "slower", "same"):
+        refused += [one for one in (late, _doubt(rounds, said, margin)) if one]
     if not refused:
         return found
     return replace(found, verdict="inconclusive", refused="; ".join(refused))
@@ -148,6 +160,22 @@ def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) ->
         return text if drift > math.log1p(margin) else ""
     nearer = min(-before, -after) if said == "faster" else min(before, after)
     return text if nearer <= drift else ""
+
+
+def together(answers: Sequence[Answer]) -> float:
+    """The mean share of tokens that came together with the one before."""
+    return float(np.mean([one.together for one in answers]))
+
+
+def _late(arms: Mapping[str, Answers]) -> str:
+    """Whether the stream shows when tokens were made."""
+    most = max(together(arms[name].timed) for name in ARMS)
+    if most <= MOST_TOGETHER:
+        return ""
+    return (
+        f"{100 * most:.0f} % of a server's tokens came together with the one before, so the stream "
+        "does not show when they were made (busy cores?)"
+    )
 
 
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:

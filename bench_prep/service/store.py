@@ -17,7 +17,7 @@ from bench_prep.errors import UsageError
 from bench_prep.report.schema import ENVIRONMENT
 from bench_prep.report.store import as_user_error, locked, replace
 from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
-from bench_prep.service.figures import METRICS, Judged, Limits, TierResult, correct
+from bench_prep.service.figures import METRICS, Judged, Limits, TierResult, correct, together
 
 SCHEMA = 1
 SETTINGS = (
@@ -26,7 +26,7 @@ SETTINGS = (
 )  # fmt: skip
 #: Of one arm: `baseline_before_ms` is the median.
 OF_METRIC = ("ms", "p95_ms", "p99_ms")
-OF_ARM = ("tokens", "tokens_per_s", "sla_met", "correct")
+OF_ARM = ("tokens", "tokens_per_s", "together_pct", "sla_met", "correct")
 JUDGED = (
     "drift_pct", "speedup", "reduction_pct", "saved_ms", "saved_low_ms", "saved_high_ms",
     "effect_pct", "effect_low_pct", "effect_high_pct", "verdict", "refused",
@@ -101,6 +101,7 @@ def _arm_cells(arm: str, answers: tuple[Answer, ...], limits: Limits) -> dict[st
     return {
         f"{arm}_tokens": sum(len(one.tokens) for one in answers),
         f"{arm}_tokens_per_s": round(tokens_per_s(answers), 3),
+        f"{arm}_together_pct": round(100 * together(answers), 3),
         f"{arm}_sla_met": limits.met(answers),
         f"{arm}_correct": correct(answers),
     }

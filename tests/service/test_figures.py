@@ -136,6 +136,18 @@ def test_refusals_of_a_gain() -> None:
     assert said(right | {"candidate": worse}) == "inconclusive"
 
 
+def test_tokens_that_come_together_say_nothing_about_times() -> None:
+    found = arms(1, 0.8, 1)
+    burst = [replace(one, itl=(1e-6,) * 4 + one.itl[4:]) for one in found["candidate"].timed]
+    assert burst[0].together == pytest.approx(4 / 20)
+    assert replace(burst[0], chunks=(1, 3, 17)).together == pytest.approx((4 + 18) / 20)
+    late = found | {"candidate": Answers(found["candidate"].warmup, tuple(burst))}
+    metrics = judge_tier(late, 0.01, Limits(), "").metrics
+    assert {metrics[name].verdict for name in ("ttft", "tpot", "itl")} == {"inconclusive"}
+    assert metrics["tpot"].refused.startswith("20 % of a server's tokens came together")
+    assert metrics["latency"].verdict == "faster"
+
+
 def test_limits_and_figures() -> None:
     one = answer(0.02)
     assert one.tpot == pytest.approx(0.02)
