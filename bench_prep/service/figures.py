@@ -109,15 +109,14 @@ def judge_tier(
     unstable = first_difference(before, after)
     difference = first_difference(before, candidate)
     reasons = _reasons(arms, limits, unused)
-    if unstable:
-        reasons.insert(0, f"vLLM's own two servers differ ({unstable})")
+    always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
     equal = not difference or bool(unstable)
     metrics = {}
     for name, value in METRICS.items():
         values = [[value(one) for one in arms[arm].timed] for arm in ARMS]
         if all(math.isfinite(one) and one > 0 for arm in values for one in arm):
-            late = _late(arms) if name in STREAMED else ""
-            metrics[name] = judge(values, margin, equal, reasons, late)
+            late = _late(arms) if name in STREAMED else []
+            metrics[name] = judge(values, margin, equal, reasons, [*always, *late])
     return TierResult(unstable, difference, logprob_difference(before, candidate), metrics)
 
 
@@ -126,11 +125,11 @@ def judge(
     margin: float,
     equal: bool,
     reasons: Sequence[str] = (),
-    late: str = "",
+    always: Sequence[str] = (),
 ) -> Judged:
     """The verdict on three arms' values, in seconds, the same request at the same place.
 
-    `reasons` refuse "faster", `late` any verdict on times.
+    `reasons` refuse "faster", `always` any verdict on times.
     """
     rounds = list(zip(*values, strict=True))
     effect = effect_of([log_ratio(*one) for one in rounds])
@@ -144,22 +143,23 @@ def judge(
     )
     refused = list(reasons) if said == "faster" else []
     if said in ("faster", "slower", "same"):
-        refused += [one for one in (late, _doubt(rounds, said, margin)) if one]
+        refused += [*always, *_doubt(rounds, said, margin)]
     if not refused:
         return found
     return replace(found, verdict="inconclusive", refused="; ".join(refused))
 
 
-def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) -> str:
+def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) -> list[str]:
     """Whether two starts of the same server differ as much as what is said."""
     logs = np.log(np.array(rounds))
     before, after = (float(np.median(logs[:, 1] - logs[:, arm])) for arm in (0, 2))
     drift = abs(float(np.median(logs[:, 2] - logs[:, 0])))
-    text = f"vLLM's own two servers differ by {100 * math.expm1(drift):.1f} %"
     if said == "same":
-        return text if drift > math.log1p(margin) else ""
-    nearer = min(-before, -after) if said == "faster" else min(before, after)
-    return text if nearer <= drift else ""
+        doubtful = drift > math.log1p(margin)
+    else:
+        nearer = min(-before, -after) if said == "faster" else min(before, after)
+        doubtful = nearer <= drift
+    return [f"vLLM's own two servers differ by {100 * math.expm1(drift):.1f} %"] if doubtful else []
 
 
 def together(answers: Sequence[Answer]) -> float:
@@ -167,15 +167,15 @@ def together(answers: Sequence[Answer]) -> float:
     return float(np.mean([one.together for one in answers]))
 
 
-def _late(arms: Mapping[str, Answers]) -> str:
+def _late(arms: Mapping[str, Answers]) -> list[str]:
     """Whether the stream shows when tokens were made."""
     most = max(together(arms[name].timed) for name in ARMS)
     if most <= MOST_TOGETHER:
-        return ""
-    return (
+        return []
+    return [
         f"{100 * most:.0f} % of a server's tokens came together with the one before, so the stream "
         "does not show when they were made (busy cores?)"
-    )
+    ]
 
 
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:

@@ -215,6 +215,7 @@ class Comparison:
         used = ""
         if usage is not None and usage.decode_steps:
             used = f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path"
+            used += "".join(f", else {name}" for name, _ in usage.fallbacks.most_common(1))
         asked_for = sum(len(found.timed) for found in answers.values())
         self.stages.passed(
             _HEADS[arm],
@@ -328,7 +329,8 @@ class Comparison:
                 found = {arm: tiers[tier] for arm, tiers in self.run.arms.items()}
                 self.console.print(tier_view(tier, found, results.get(tier), self.load.limits))
                 if tier in told and self.predicted is not None:
-                    self.console.print(_told(self.predicted, results[tier], told[tier]))
+                    text = _told(self.predicted, results[tier], told[tier])
+                    self.console.print(text, markup=False, highlight=False)
         self.stages.passed("result", f"{self.output}; every request in {beside.name}")
 
 

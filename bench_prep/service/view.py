@@ -74,7 +74,7 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
         return lines
     lines += [f"{_NAMES[name]} {_change(one)}." for name, one in result.metrics.items()]
     if result.unstable:
-        lines.append(f"vLLM's own two servers differ: {result.unstable}.")
+        lines.append(f"vLLM's own two servers answer differently: {result.unstable}.")
     elif not result.difference:
         known = result.logprobs is not None
         lines.append(

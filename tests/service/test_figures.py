@@ -98,13 +98,17 @@ def test_other_tokens_are_different() -> None:
     assert {one.verdict for one in result.metrics.values()} == {"different"}
 
 
-def test_where_vllm_itself_differs_nothing_is_said() -> None:
+@pytest.mark.parametrize("factor", [0.8, 1, 1.2])
+def test_where_vllm_itself_differs_nothing_is_said(factor: float) -> None:
     tokens = (*range(7), 99, *range(8, TOKENS))
-    found = changed("baseline_after", lambda one: replace(one, tokens=tokens))
+    found = arms(1, factor, 1)
+    other = replace(found["baseline_after"].timed[0], tokens=tokens)
+    timed = (other, *found["baseline_after"].timed[1:])
+    found["baseline_after"] = replace(found["baseline_after"], timed=timed)
     result = judge_tier(found, 0.01, Limits(), "")
     assert "output token 7" in result.unstable and not result.difference
     tpot = result.metrics["tpot"]
-    assert tpot.verdict == "inconclusive" and "own two servers differ" in tpot.refused
+    assert tpot.verdict == "inconclusive" and "own two servers answer differently" in tpot.refused
 
 
 @pytest.mark.parametrize(
