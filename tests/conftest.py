@@ -7,9 +7,13 @@ import importlib.util
 import os
 
 import pytest
+from hypothesis import settings
 
 from bench_prep.target import child_environment, has_device
 
+# How long an example takes is the machine's matter.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 os.environ.update(child_environment("auto"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 

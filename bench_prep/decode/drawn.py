@@ -47,7 +47,11 @@ class DrawnChecks:
         seed: int,
         look: Callable[[], None],
     ) -> None:
-        """`seed` draws requests and steps; `look` is called at each of the candidate's checks."""
+        """`seed` draws requests and steps; `look` looks at the code that both arms run.
+
+        It is called at each of the candidate's checks, and before slices of every arm: what the
+        candidate changes for the baseline's slices alone is seen there.
+        """
         self.compared = 0
         self._baseline, self._candidate = baseline, candidate
         self._poison = poison
@@ -67,6 +71,8 @@ class DrawnChecks:
             self._kept = []
         decoder = self._candidate if arm == "candidate" else self._baseline
         decoder.reserve_tokens(steps + SETTLING + 2)
+        if drawn.look:
+            self._look()
         decoder.begin(self._workload.requests(drawn.seed), self, drawn.due)
 
     def at_step(self, decoder: Decoder) -> None:

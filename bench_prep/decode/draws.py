@@ -25,11 +25,12 @@ class Slice:
     """What is drawn for one slice.
 
     `seed` draws its requests; step `due[i]` of its i-th pass is checked. Without checks `due` is
-    empty.
+    empty. With `look` the code is looked at before the slice.
     """
 
     seed: int
     due: tuple[int, ...]
+    look: bool
 
 
 class Draws:
@@ -50,13 +51,19 @@ class Draws:
         self._begun[arm] += 1
         rng = np.random.default_rng([self.seed, number])
         seed = int(rng.integers(2**62))
+        look = bool(np.random.default_rng([self.seed, number, 1]).integers(_SETS) == 0)
         if not self._is_checked(number):
-            return Slice(seed, ())
-        return Slice(seed, tuple(self._step(rng, steps) for _ in range(passes)))
+            return Slice(seed, (), look)
+        return Slice(seed, tuple(self._step(rng, steps) for _ in range(passes)), look)
 
     def _is_checked(self, number: int) -> bool:
-        """One of the sets 0, 1, 2 to 3, 4 to 7, 8 to 15, and of each sixteen that follow."""
-        size = min(_SETS, 1 << max(number.bit_length() - 1, 0))
+        """One of the sets 0, 1, 2 to 3, 4 to 7, 8 to 15; then one in sixteen, each by itself.
+
+        Who has seen one set checked knows nothing of those that follow.
+        """
+        if number >= _SETS:
+            return bool(np.random.default_rng([self.seed, number, 0]).integers(_SETS) == 0)
+        size = 1 << max(number.bit_length() - 1, 0)
         first = number // size * size
         return bool(
             number == first + np.random.default_rng([self.seed, first, size]).integers(size)

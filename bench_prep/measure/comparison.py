@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from bench_prep.measure.clocks import Device, Steps, time_block
@@ -13,7 +14,13 @@ from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.method import Method
 from bench_prep.measure.plan import Pace, Take, Timing
 from bench_prep.measure.records import Arm, Clock, Round, Samples
-from bench_prep.measure.statistics import Figures, block_medians_ms, compare, over_rounds
+from bench_prep.measure.statistics import (
+    Figures,
+    block_means_ms,
+    block_medians_ms,
+    compare,
+    over_rounds,
+)
 from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import (
     Effect,
@@ -21,22 +28,28 @@ from bench_prep.measure.verdict import (
     clocks_of,
     decisive,
     effect_of,
+    log_ratio,
     round_log_ratio,
     verdict,
 )
 from bench_prep.measure.watch import Watch
+
+#: So much more of a faster candidate's steps may be preempted than of the baseline's.
+MORE_PREEMPTED = 0.1
 
 
 @dataclass(frozen=True)
 class Judgement:
     """What is said about the candidate on one clock: the verdict, its effect and the figures.
 
-    Where no round counts the effect is not a number and there are no figures.
+    Where no round counts the effect is not a number and there are no figures. `withheld` is why
+    the verdict is `inconclusive` although the interval says more; empty otherwise.
     """
 
     verdict: Verdict
     effect: Effect
     figures: Figures | None
+    withheld: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,8 @@ def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = Tr
     """The verdict on one clock, over those rounds that count.
 
     Where most rounds were left out there is no interval, and so no verdict: what disturbs most
-    rounds may be what an arm itself does.
+    rounds may be what an arm itself does. A verdict is withheld where what the medians leave out
+    contradicts it.
 
     Raises:
         ValueError: a time that is not above zero.
@@ -100,7 +114,44 @@ def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = Tr
     effect = effect_of([round_log_ratio(one, clock) for one in counted])
     if 2 * len(counted) < len(rounds):
         effect = replace(effect, low=None, high=None)
-    return Judgement(verdict(effect, margin, equal), effect, figures)
+    said = verdict(effect, margin, equal)
+    withheld = _withheld(said, effect, counted, clock, margin)
+    return Judgement("inconclusive" if withheld else said, effect, figures, withheld)
+
+
+def _withheld(
+    said: Verdict, effect: Effect, rounds: Sequence[Round], clock: Clock, margin: float
+) -> str:
+    """Why a verdict on medians is none, from what medians leave out; empty where it stands.
+
+    - Preempted steps: shorter steps lose the processor less often, unless somebody sees to it.
+    - The longest steps: what is saved in most of them must be saved by their mean, at least half
+      of it; and what is the same must not differ in the mean. The means' interval is the medians'
+      (`verdict.walsh_interval`); where it is wide it contradicts nothing.
+    """
+    if said == "faster":
+        before, candidate, after = (
+            fmean(one.blocks[index].preempted for one in rounds) for index in range(3)
+        )
+        if candidate > max(before, after) + MORE_PREEMPTED:
+            return (
+                f"{100 * candidate:.0f} % of the candidate's steps were preempted and so left out, "
+                f"{100 * max(before, after):.0f} % of the baseline's"
+            )
+    if said in ("faster", "same"):
+        means = effect_of([log_ratio(*block_means_ms(one, clock)) for one in rounds])
+        if means.low is None or means.high is None:
+            return ""
+        if said == "faster":
+            contradicts = means.low > math.sqrt(effect.ratio) - 1  # half of it, as logarithms
+        else:
+            contradicts = means.low > margin or means.high < -margin
+        if contradicts:
+            return (
+                f"by the mean of the steps, not their median, the change is "
+                f"{100 * means.value:+.2f} % ({100 * means.low:+.2f} to {100 * means.high:+.2f} %)"
+            )
+    return ""
 
 
 def taking(

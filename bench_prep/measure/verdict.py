@@ -138,7 +138,7 @@ def verdict(effect: Effect, margin: float, equal: bool = True) -> Verdict:
     1. `different` if the outputs are not equal, whatever the times are.
     2. `inconclusive` below `ROUNDS_FOR_VERDICT` rounds.
     3. `same`, no difference larger than the margin, if the whole interval lies within it.
-    4. `faster` or `slower` if the interval does not contain 0.
+    4. `faster` or `slower` if the interval does not contain 0 and the change is the margin or more.
     5. otherwise `inconclusive`.
     """
     if not equal:
@@ -147,9 +147,9 @@ def verdict(effect: Effect, margin: float, equal: bool = True) -> Verdict:
         return "inconclusive"
     if -margin <= effect.low and effect.high <= margin:
         return "same"
-    if effect.high < 0:
+    if effect.high < 0 and effect.value <= -margin:
         return "faster"
-    return "slower" if effect.low > 0 else "inconclusive"
+    return "slower" if effect.low > 0 and effect.value >= margin else "inconclusive"
 
 
 def clocks_of(rounds: Sequence[Round]) -> list[Clock]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -116,8 +115,9 @@ def _against_verdict(cells: dict[str, Any]) -> Iterator[str]:
 def _at_the_edge(effect: Effect, margin: float) -> Iterator[str]:
     """The verdicts if ends at 0 or at the margin were rounded to their other side."""
     if effect.low is not None and effect.high is not None:
-        for low, high in product((-_ROUNDED, _ROUNDED), repeat=2):
-            yield verdict(replace(effect, low=effect.low + low, high=effect.high + high), margin)
+        for value, low, high in product((-_ROUNDED, _ROUNDED), repeat=3):
+            one = Effect(effect.value + value, effect.low + low, effect.high + high, effect.rounds)
+            yield verdict(one, margin)
 
 
 def _tolerance(cells: Mapping[str, Any]) -> float:

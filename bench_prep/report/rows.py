@@ -148,6 +148,7 @@ def rows(
     for clock in clocks:
         judged = judge(rounds, clock, settings.margin / 100, equal)
         record = common | {"clock": clock, "verdict": judged.verdict}
+        record["withheld"] = judged.withheld
         record["clock_cost_ns"] = (clock_cost or {}).get(clock)
         if equal and judged.figures is not None:
             record |= figure_cells(judged.figures, settings.tpot_ms)

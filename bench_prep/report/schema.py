@@ -75,6 +75,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("budget_s", "float", "setting", "s", "the timing's time; empty: fixed rounds", since=3),
     Column("rounds", "int", "result", "rounds", "finished A/B/A rounds; figures are medians of"),
     Column("rounds_left_out", "int", "result", "rounds", "other rounds, not counted", since=3),
+    Column("withheld", "text", "result", "", "why the interval's verdict is none", since=3),
     Column(
         "preempted_pct",
         "float",

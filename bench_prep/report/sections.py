@@ -182,6 +182,8 @@ def why_inconclusive(row: pd.Series[Any]) -> str:
         return ""
     if missing(row["effect_pct"]):
         return "the file says so"
+    if row["withheld"]:
+        return str(row["withheld"])
     if missing(row["effect_low_pct"]) or missing(row["effect_high_pct"]):
         rounds = 1 if missing(row["rounds"]) else row["rounds"]
         counted = "1 round" if rounds == 1 else f"{rounds} rounds"

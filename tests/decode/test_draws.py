@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ def slices(seed: int, count: int, steps: int = 50, arm: str = "candidate") -> li
 def test_some_of_every_sixteen_slices_are_checked(seed: int, steps: int) -> None:
     drawn = slices(seed, 64, steps)
     checked = [bool(one.due) for one in drawn]
-    groups = [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 48), (48, 64)]
+    groups = [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
     assert [sum(checked[first:last]) for first, last in groups] == [1] * len(groups)
     for one in drawn:
         assert len(one.due) in (0, 2)
@@ -45,3 +47,12 @@ def test_half_of_the_checks_are_at_a_block_boundary() -> None:
     # 500 draws of 1/2 and, where any step may be drawn, 1/16 of the rest: 6 standard deviations.
     assert abs(at_boundary - (1 / 2 + 1 / 2 * 3 / 50)) < 6 * (0.25 / len(due)) ** 0.5
     assert {step % 16 for step in due} == set(range(16))
+
+
+def test_later_slices_are_checked_and_looked_at_each_by_itself() -> None:
+    drawn = slices(7, 16_000)[16:]
+    for marked in ([bool(one.due) for one in drawn], [one.look for one in drawn]):
+        after = [later for earlier, later in pairwise(marked) if earlier]
+        for few in (marked, after):
+            share = sum(few) / len(few)
+            assert abs(share - 1 / 16) < 5 * (15 / 256 / len(few)) ** 0.5

@@ -122,7 +122,9 @@ def test_no_centre_of_impossible_values(bad: list[float]) -> None:
         (-0.010, 0.010, "same"),
         (-0.011, 0.004, "inconclusive"),
         (-0.020, 0.020, "inconclusive"),
-        (0.002, 0.011, "slower"),
+        (0.002, 0.011, "inconclusive"),  # certain, and perhaps none that counts
+        (-0.011, -0.002, "inconclusive"),
+        (0.005, 0.019, "slower"),
         (0.015, 0.025, "slower"),
         (-0.025, -0.015, "faster"),
         (0.0, 0.02, "inconclusive"),
@@ -130,7 +132,8 @@ def test_no_centre_of_impossible_values(bad: list[float]) -> None:
     ],
 )
 def test_the_rule(low: float | None, high: float | None, says: str) -> None:
-    effect = Effect(0.0, low, high, 10)
+    value = 0.0 if low is None or high is None else (low + high) / 2
+    effect = Effect(value, low, high, 10)
     assert verdict(effect, margin=0.01) == says
     assert verdict(effect, margin=0.01, equal=False) == "different"
 
@@ -171,3 +174,31 @@ def test_without_a_round_that_counts_nothing_is_said() -> None:
     judged = judge([lost] * 20, "host", 0.01)
     assert (judged.verdict, judged.figures) == ("inconclusive", None)
     assert judged.effect.low is None and judged.effect.rounds == 0
+
+
+def bimodal(short: int, long: int, often: int, preempted: int = 0) -> Round:
+    """The candidate's steps take `short` us, every `often`th `long` us; the baseline's 100 us."""
+    steps = [(long if step % often == 0 else short) * 1000 for step in range(100)]
+    lost = [1] * preempted + [0] * (100 - preempted)
+    same = {"host": [100_000] * 100, "preempted": [0] * 100}
+    one, two, three = (Block(arm, dict(same)) for arm in ARMS)
+    return Round((one, Block(two.arm, {"host": steps, "preempted": lost}), three))
+
+
+@pytest.mark.parametrize(
+    ("one", "says", "because"),
+    [
+        (bimodal(85, 235, 10), "inconclusive", "by the mean"),  # saves nothing
+        (bimodal(2, 402, 10), "inconclusive", "by the mean"),  # 2.4x, not 50x
+        (bimodal(100, 150, 10), "inconclusive", "by the mean"),  # not the same
+        (bimodal(85, 100, 10), "faster", ""),
+        (bimodal(100, 100, 10), "same", ""),
+        (bimodal(120, 100, 10), "slower", ""),
+        (bimodal(85, 85, 10, preempted=30), "inconclusive", "30 % of the candidate's steps"),
+        (bimodal(85, 85, 10, preempted=5), "faster", ""),
+    ],
+)
+def test_what_the_medians_leave_out_may_contradict(one: Round, says: str, because: str) -> None:
+    judged = judge([one] * 12, "host", 0.01)
+    assert judged.verdict == says
+    assert judged.withheld.startswith(because) and bool(judged.withheld) == bool(because)
