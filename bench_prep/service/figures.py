@@ -86,12 +86,14 @@ class TierResult:
         unstable: how vLLM's own two servers differ; "" where they do not.
         difference: how the candidate differs from the first of them.
         logprobs: the largest difference of a log-probability, of those two.
+        late: why the stream does not show when tokens were made; "" where it does.
         metrics: each one's judgement.
     """
 
     unstable: str
     difference: str
     logprobs: float | None
+    late: str
     metrics: dict[str, Judged]
 
 
@@ -111,13 +113,15 @@ def judge_tier(
     reasons = _reasons(arms, limits, unused)
     always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
     equal = not difference or bool(unstable)
+    late = _late(arms)
     metrics = {}
     for name, value in METRICS.items():
         values = [[value(one) for one in arms[arm].timed] for arm in ARMS]
         if all(math.isfinite(one) and one > 0 for arm in values for one in arm):
-            late = _late(arms) if name in STREAMED else []
-            metrics[name] = judge(values, margin, equal, reasons, [*always, *late])
-    return TierResult(unstable, difference, logprob_difference(before, candidate), metrics)
+            doubts = [*always, late] if late and name in STREAMED else always
+            metrics[name] = judge(values, margin, equal, reasons, doubts)
+    logprobs = logprob_difference(before, candidate)
+    return TierResult(unstable, difference, logprobs, late, metrics)
 
 
 def judge(
@@ -167,15 +171,15 @@ def together(answers: Sequence[Answer]) -> float:
     return float(np.mean([one.together for one in answers]))
 
 
-def _late(arms: Mapping[str, Answers]) -> list[str]:
+def _late(arms: Mapping[str, Answers]) -> str:
     """Whether the stream shows when tokens were made."""
     most = max(together(arms[name].timed) for name in ARMS)
     if most <= MOST_TOGETHER:
-        return []
-    return [
+        return ""
+    return (
         f"{100 * most:.0f} % of a server's tokens came together with the one before, so the stream "
         "does not show when they were made (busy cores?)"
-    ]
+    )
 
 
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:

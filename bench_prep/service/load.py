@@ -49,8 +49,18 @@ class Load:
     limits: Limits = field(default_factory=Limits)
     patience: Patience = field(default_factory=Patience)
 
+    def __post_init__(self) -> None:
+        try:
+            shlex.split(self.arguments)
+        except ValueError as error:
+            raise UsageError(f"--serve-args cannot be read: {error}", "close its quotes") from None
+
     def folder(self, scratch: Path) -> Path:
-        """The model's folder: its own with its weights, or a new one for random ones."""
+        """The model's folder: its own with its weights, or a new one for random ones.
+
+        Raises:
+            UsageError: no model, or a configuration that cannot be used.
+        """
         if self.weights:
             folder = Path(self.model).resolve()
             if not list(folder.glob("*.safetensors")):
@@ -58,10 +68,12 @@ class Load:
                     f"--weights: {self.model} is no folder with *.safetensors files",
                     "give such a folder, or leave --weights away for random ones",
                 )
+            vocab_size(folder)
             return folder
         folder = scratch / "model"
         folder.mkdir()
         write_model(self.model, folder)
+        vocab_size(folder)
         write_tokenizer(folder)
         return folder
 
@@ -95,8 +107,18 @@ class Load:
 
 
 def vocab_size(folder: Path) -> int:
-    """Of the model whose `config.json` is in `folder`."""
-    return int(_text_config(folder)["vocab_size"])
+    """Of the model whose `config.json` is in `folder`.
+
+    Raises:
+        UsageError: it cannot be read, or is no language model's.
+    """
+    try:
+        return int(_text_config(folder)["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"the model's config.json cannot be used: {type(error).__name__}: {error}",
+            "give the folder or the config.json of a language model",
+        ) from None
 
 
 def _text_config(folder: Path) -> dict[str, Any]:

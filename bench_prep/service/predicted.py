@@ -57,11 +57,18 @@ def predicted_by(path: Path) -> Predicted:
     )
 
 
-def prediction(predicted: Predicted, measured: Judged) -> str:
-    """Whether the two agree within the measured interval, and if not, why that can be."""
+def prediction(predicted: Predicted, measured: Judged, doubt: str = "") -> str:
+    """Whether the two agree within the measured interval, and if not, why that can be.
+
+    `doubt`: why what was measured says nothing.
+    """
+    if doubt:
+        return f"not comparable: {doubt}"
     host, low, high = predicted.host_ms, measured.saved_low_ms, measured.saved_high_ms
     if low is None or high is None:
         return "not comparable: too few requests for an interval"
+    if low <= predicted.best <= high and low <= 0 <= high:
+        return "neither confirmed nor contradicted: no saving at all is in the interval too"
     if low <= predicted.best <= high:
         by = "the engine's step" if predicted.step_ms is not None else "the host's saving"
         return f"agrees: {by} is within the measured interval"

@@ -317,7 +317,8 @@ class Comparison:
         told = {}
         for tier, result in results.items():
             if self.predicted is not None and DECISIVE in result.metrics:
-                told[tier] = prediction(self.predicted, result.metrics[DECISIVE])
+                doubt = result.unstable or result.difference or result.late
+                told[tier] = prediction(self.predicted, result.metrics[DECISIVE], doubt)
                 of_tier[DECISIVE][tier] |= {
                     "predicted_ms": round(self.predicted.best, 6),
                     "prediction": told[tier],

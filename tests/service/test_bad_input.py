@@ -25,6 +25,8 @@ MODEL = "LlamaForCausalLM"
         ([MODEL, "--prompts", "none.jsonl"], 2, "none.jsonl cannot be read"),
         ([MODEL, "--prompts", "other.csv"], 2, "line 1: no JSON"),
         ([MODEL, "--predicted", "none.csv"], 2, "none.csv"),
+        ([MODEL, "--serve-args", "'"], 2, "--serve-args cannot be read"),
+        (["other.csv"], 2, "config.json cannot be used"),
         ([MODEL, "--weights"], 2, "no folder with *.safetensors"),
         (["NoSuchForCausalLM"], 2, "NoSuchForCausalLM is no model folder"),
         ([MODEL, "--url", "http://127.0.0.1:9"], 6, "is not ready"),

@@ -183,3 +183,6 @@ def test_predictions() -> None:
         (Predicted(0.1, None, "x"), "more than predicted"),
     ):
         assert prediction(predicted, measured).startswith(text)
+    assert prediction(Predicted(1, None, "x"), measured, "late").startswith("not comparable: late")
+    nothing = judge_tier(arms(1, 1, 1), 0.01, Limits(), "").metrics["tpot"]
+    assert prediction(Predicted(0.001, None, "x"), nothing).startswith("neither confirmed")
