@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from bench_prep.errors import UsageError
 from bench_prep.measure.records import Round
+from bench_prep.provenance.launch import LAUNCH_ID, in_session
 
 #: Part of the saving that must be missing from the process's whole processor time, too.
 _SAVED = 0.5
@@ -68,12 +70,17 @@ class Threads:
 
 
 def _children() -> set[str]:
-    """The processes that this one has started and that are still there, as the kernel tells."""
+    """The processes that this one has started and that are still there, as the kernel tells.
+
+    The timing process leads a session, so that those are seen, too, whose parent has ended.
+    """
     found: set[str] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended meanwhile
             found.update(file.read_text().split())
-    return found
+    if os.getsid(0) == os.getpid():
+        found.update(map(str, in_session(os.getpid(), os.environ.get(LAUNCH_ID, ""))))
+    return found - {str(os.getpid())}
 
 
 class MovedWork:

@@ -8,6 +8,6 @@ if [ "$device" != rocm ]; then
 fi
 cd "$root"
 if [ $# = 0 ] && [ "$device" = cpu ]; then
-    set -- -n 2 --dist loadgroup # two cores; a device would be shared
+    set -- -n 2 --dist loadfile # two cores; a device would be shared
 fi
 exec "$python" -m pytest "$@"

@@ -18,16 +18,9 @@ os.environ.update(child_environment("auto"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
-#: Folders whose files share what takes long to make; the tests of another file stay together.
-_TOGETHER = ("provenance",)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_vllm = importlib.util.find_spec("vllm") is None
     for item in items:
-        folder = item.path.parent.name
-        group = folder if folder in _TOGETHER else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
         if no_vllm and ("vllm" in item.keywords or "gpu" in item.keywords):
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
         if "gpu" in item.keywords and not has_device():

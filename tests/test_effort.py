@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -107,3 +109,25 @@ def test_a_thread_that_has_ended() -> None:
         start()
     with pytest.raises(UsageError, match="has threads of its own while"):
         threads.require_none("mine:attach")
+
+
+def test_a_process_whose_parent_has_ended_is_seen() -> None:
+    code = """
+import os, time
+from bench_prep.effort import Threads
+threads = Threads()
+pipe = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        os.write(pipe[1], b"x")
+        time.sleep(20)
+    os._exit(0)
+os.wait()
+os.read(pipe[0], 1)
+threads.require_none("own")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True
+    )
+    assert "own has processes of its own" in done.stderr

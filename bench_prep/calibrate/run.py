@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench_prep.calibrate.conditions import CONDITIONS
-from bench_prep.calibrate.store import append, load
+from bench_prep.calibrate.store import append, load, together
 from bench_prep.calibrate.tally import PROMISED_FALSE, Share, Tally, tally
-from bench_prep.calibrate.trial import Cell, Trial, try_once
+from bench_prep.calibrate.trial import Cell, Trial, device_name, environment, try_once
 from bench_prep.errors import EXIT_INTERRUPTED, Inconclusive, UsageError
 from bench_prep.measure.method import Method
 from bench_prep.stages import Stages
@@ -141,12 +141,10 @@ def show(files: Sequence[Path], console: Console) -> None:
     """The table of everything that is in these files.
 
     Raises:
-        UsageError: a file that is not there or is something else, or several methods in them.
+        UsageError: a file that is not there or is something else, a row that is there twice or
+            contradicts itself, or several methods in them.
     """
-    for file in files:
-        if not file.is_file():
-            raise UsageError(f"there is no file {file}", "give the CSV of a calibration")
-    frame = pd.concat([load(file) for file in files], ignore_index=True)
+    frame = together(files)
     methods = frame[["margin_pct", "budget_s"]].drop_duplicates()
     if len(methods) != 1:
         raise UsageError(
@@ -166,7 +164,10 @@ def _own(frame: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
         & (frame["budget_s"] == method.budget_s)
         & (frame["margin_pct"] == round(100 * method.margin, 6))
     )
-    return frame[mine]
+    for name, here in environment().items():
+        mine &= frame[name] == here
+    devices = {work: device_name(work) for work in calibration.works}
+    return frame[mine & (frame["device"] == frame["work"].map(devices))]
 
 
 def _done(frame: pd.DataFrame) -> set[tuple[str, str, float, int]]:

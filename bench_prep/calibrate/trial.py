@@ -82,6 +82,20 @@ def generator(seed: int, cell: Cell, run: int) -> np.random.Generator:
     return np.random.default_rng([seed, condition, round(1e6 * cell.effect_pct), run])
 
 
+def environment() -> dict[str, str]:
+    """What must be alike for verdicts to be counted together, besides the device; by column."""
+    return {
+        "machine": cpu_model(),
+        "python": platform.python_version(),
+        "bench_prep": __version__,
+    }
+
+
+def device_name(work: str) -> str:
+    """The device of the work of this name; empty without one."""
+    return WORKS[work](np.random.default_rng(0)).device_name
+
+
 def settle_planted(rng: np.random.Generator, work: Work, cell: Cell, method: Method) -> Result:
     """The verdict on a candidate that is `work`, slowed down as the cell says."""
     watch = Watch(work.read)
@@ -138,11 +152,9 @@ def try_once(
                 else round(judged.figures.baseline_ms.median, 6),
                 others_busy=others,
                 started=started,
-                machine=cpu_model(),
                 device=made.device_name,
-                python=platform.python_version(),
                 numpy=np.__version__,
-                bench_prep=__version__,
+                **environment(),
                 command=command,
             )
         )

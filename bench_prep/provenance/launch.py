@@ -32,7 +32,8 @@ PYTHON_SETTINGS = {
     # Sets of texts have one order in all processes, those that are compared with each other too.
     "PYTHONHASHSEED": "0",
 }
-_LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
+#: What everything inherits that a launched process starts, in whatever session.
+LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
 _GRACE_S = 5.0
 #: A folder's name, with the process that made it.
 _MADE_BY = re.compile(r"bench-prep-(\d+)-\w+")
@@ -114,7 +115,7 @@ def launched(
                 [sys.executable, "-P", "-s", "-m", module],
                 cwd=folder,
                 env=isolated_environment(env_extra)
-                | {EVENTS_FD: str(write_fd), _LAUNCH_ID: launch_id},
+                | {EVENTS_FD: str(write_fd), LAUNCH_ID: launch_id},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -260,26 +261,26 @@ def _kill_rest(process: subprocess.Popen[bytes], launch_id: str) -> None:
     Python's resource trackers come last: they end by themselves when nobody is left who uses them,
     and remove the shared memory that vLLM's killed processes leave behind.
     """
-    for pid in _rest(process, launch_id):
+    for pid in in_session(process.pid, launch_id):
         if not _is_resource_tracker(pid):
             _kill(pid)
     deadline = time.monotonic() + _GRACE_S
-    while (left := _rest(process, launch_id)) and time.monotonic() < deadline:
+    while (left := in_session(process.pid, launch_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in left:
         _kill(pid)
 
 
-def _rest(process: subprocess.Popen[bytes], launch_id: str) -> list[int]:
-    """What the child started and is alive: by its session, or by the identifier it inherited."""
+def in_session(leader: int, launch_id: str) -> list[int]:
+    """What is alive in the session of `leader`, or has inherited the identifier of its launch."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # After the command's closing bracket: state, parent, group, session.
             state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             if state != "Z" and (
-                int(session) == process.pid
-                or launch_id.encode() in (entry / "environ").read_bytes()
+                int(session) == leader
+                or (launch_id and launch_id.encode() in (entry / "environ").read_bytes())
             ):
                 found.append(int(entry.name))
     return found

@@ -16,7 +16,7 @@ from bench_prep.measure.statistics import compare, over_rounds
 from bench_prep.measure.verdict import Verdict, effect_of, log_ratio
 from bench_prep.report.contradictions import contradiction
 from bench_prep.report.rows import effect_cells, figure_cells
-from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, READABLE, frame_of, parse
+from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, READABLE, VERSION, frame_of, parse
 
 _VERDICTS = get_args(Verdict)
 _TIMING = {name for name, c in BY_NAME.items() if c.group == "result" and c.kind == "float"}
@@ -155,7 +155,9 @@ def _derived(cells: dict[str, Any], where: str) -> dict[str, Any]:
     if found is not None:
         raise UsageError(
             f"{where} contradicts itself: {found}",
-            "correct the values, or empty the cells that follow from the three blocks",
+            "restore the row as the run wrote it"
+            if (cells.get("schema") or 0) >= VERSION
+            else "correct the values, or empty the cells that follow from the three blocks",
         )
     blocks = tuple(cells[name] for name in BLOCK_COLUMNS)
     derived = figure_cells(over_rounds([compare(*blocks)]), cells.get("tpot_ms"))

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from bench_prep.calibrate.load import periodic_load
-from bench_prep.calibrate.run import Calibration, calibrate, cells
-from bench_prep.calibrate.store import append, load
+from bench_prep.calibrate.run import Calibration, calibrate, cells, show
+from bench_prep.calibrate.store import append, load, together
 from bench_prep.calibrate.trial import COLUMNS, Cell, Trial, try_once
 from bench_prep.errors import Inconclusive, UsageError
 from bench_prep.measure.method import Method
@@ -85,6 +85,69 @@ def test_what_is_there_is_not_repeated(tmp_path: Path, trial: Trial) -> None:
         assert code == 0
         frame = load(output)
         assert len(frame) == 2 * runs == len(frame.drop_duplicates(["condition", "run"]))
+
+
+@pytest.mark.parametrize("column", ["machine", "device", "python", "bench_prep"])
+def test_rows_of_elsewhere_are_not_its_own(tmp_path: Path, trial: Trial, column: str) -> None:
+    output = tmp_path / "calibration.csv"
+    elsewhere = {column: "another one"}
+    append(output, [replace(trial, verdict="slower", effect_pct=0.0, **elsewhere)])  # type: ignore[arg-type]
+    assert calibrate(calibration(), output, CONSOLE, "", saying("same", trial)) == 0
+    assert list(load(output)["verdict"]) == ["slower", "same"]
+
+
+def settled(trial: Trial, verdict: Verdict = "same", **more: Any) -> Trial:
+    ends: dict[str, Any] = {"change_pct": 0.1, "low_pct": -0.2, "high_pct": 0.4}
+    return replace(trial, **ends | {"verdict": verdict, "rounds": 12, "left_out": 1} | more)
+
+
+def test_a_file_is_counted_once(tmp_path: Path, trial: Trial) -> None:
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    append(one, [settled(trial)])
+    append(other, [settled(trial, run=1), settled(trial, seed=4), settled(trial, machine="m")])
+    (tmp_path / "link.csv").symlink_to(one)
+    files = [one, tmp_path / "link.csv", tmp_path / "." / "one.csv", other]
+    assert list(together(files)["run"]) == [0, 1, 0, 0]
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(one.read_bytes())
+    with pytest.raises(UsageError, match=r"copy.csv, line 2: the same .*one.csv, line 2") as error:
+        show([one, copy], CONSOLE)
+    assert error.value.remedy
+    append(one, [settled(trial)])
+    with pytest.raises(UsageError, match=r"one.csv, line 3: the same verdict as .*line 2 \(none"):
+        show([one], CONSOLE)
+
+
+@pytest.mark.parametrize(
+    ("edits", "follows"),
+    [
+        ({"verdict": "quick"}, "same"),
+        ({"verdict": "slower"}, "same"),
+        ({"left_out": 3}, "inconclusive"),
+        ({"rounds": 40, "left_out": 21}, "inconclusive"),
+        ({"high_pct": None}, "inconclusive"),
+        ({"high_pct": 1.0002}, "inconclusive"),
+        ({"high_pct": 1.0}, None),
+        ({"high_pct": 1.0, "verdict": "inconclusive"}, None),
+        ({"change_pct": 1.0, "low_pct": 0.3, "high_pct": 1.4, "verdict": "slower"}, None),
+        ({"change_pct": 0.9998, "low_pct": 0.3, "high_pct": 1.4, "verdict": "slower"}, "inconcl"),
+        ({"change_pct": float("nan"), "low_pct": None, "verdict": "inconclusive"}, None),
+        ({"low_pct": "x"}, None),
+    ],
+)
+def test_a_verdict_must_follow(
+    tmp_path: Path, trial: Trial, edits: dict[str, Any], follows: str | None
+) -> None:
+    path = tmp_path / "c.csv"
+    append(path, [settled(trial), settled(trial, run=1, **edits)])
+    if edits.get("low_pct") == "x":
+        with pytest.raises(UsageError, match=r"c.csv, line 3: could not convert .*'x'"):
+            show([path], CONSOLE)
+    elif follows is None:
+        show([path], CONSOLE)
+    else:
+        with pytest.raises(UsageError, match=rf"c.csv, line 3: the verdict .* \({follows}"):
+            show([path], CONSOLE)
 
 
 def test_an_interrupted_one_keeps_what_is_finished(tmp_path: Path, trial: Trial) -> None:

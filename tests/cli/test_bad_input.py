@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench_prep.report.store import RESERVE_BYTES
 from bench_prep.target import has_device
 
 from .conftest import SHORT, Bench, interrupted
@@ -220,10 +221,11 @@ def test_an_unsupported_vllm(bench: Bench, bare_python: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, of 6 MB."""
+    """A folder on a disk of its own, a little larger than what a run asks for."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    size = f"size={RESERVE_BYTES + (2 << 20)}"
+    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only root can mount a small disk")
     yield folder

@@ -7,7 +7,18 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
+
+
+def wait_until_idle(pid: int) -> None:
+    """Until the process has used no processor time for half a second."""
+    before, used = -1.0, 0.0
+    while used != before:
+        before = used
+        time.sleep(0.5)
+        times = psutil.Process(pid).cpu_times()
+        used = times.user + times.system
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -28,7 +39,7 @@ def test_interrupted(sent: signal.Signals) -> None:
     )
     assert waiting.stdout is not None
     waiting.stdout.readline()
-    time.sleep(1.0)  # it reads its standard input by then
+    wait_until_idle(waiting.pid)  # it reads its standard input by then
     waiting.send_signal(sent)
     _, said = waiting.communicate(timeout=20)
     assert waiting.returncode == 130
