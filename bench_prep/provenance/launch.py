@@ -81,6 +81,10 @@ class Child:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
 
+    def poll(self) -> int | None:
+        """Its return code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def wait(self) -> int:
         """Its return code, negative for a signal."""
         return self._process.wait()

@@ -1,0 +1,195 @@
+"""What is said about a tier: paired figures, the verdict, and what refuses it.
+
+The pair is one request, answered by the three servers: its effect is that of `measure.verdict`,
+its drift and savings those of `measure.statistics`. An interval over requests does not know how
+much two starts of the same server differ; the two baseline servers show it, so a gain counts only
+if the candidate is further from the nearer one than they are from each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bench_prep.measure.statistics import Figures, compare, over_rounds
+from bench_prep.measure.verdict import (
+    Effect,
+    Verdict,
+    effect_of,
+    log_ratio,
+    verdict,
+    walsh_interval,
+)
+from bench_prep.service.answers import (
+    ARMS,
+    Answer,
+    Answers,
+    first_difference,
+    logprob_difference,
+)
+
+#: What a request is measured by; one value of each, in seconds.
+METRICS: dict[str, Callable[[Answer], float]] = {
+    "ttft": lambda one: one.ttft,
+    "tpot": lambda one: one.tpot,
+    "itl": lambda one: float(np.median(one.itl)) if one.itl else math.nan,
+    "latency": lambda one: one.latency,
+}
+#: Those that need each token at its time; the latency does not.
+STREAMED = ("ttft", "tpot", "itl")
+#: The largest share of tokens that came together with the one before.
+MOST_TOGETHER = 0.1
+#: By which the exit code is chosen: what each further token costs.
+DECISIVE = "tpot"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The service level that is asked of each request, in milliseconds; None: nothing."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def met(self, answers: Sequence[Answer]) -> int | None:
+        """Of how many requests all limits hold; None without limits."""
+        if self.ttft_ms is None and self.tpot_ms is None:
+            return None
+        return sum(
+            (self.ttft_ms is None or 1000 * one.ttft <= self.ttft_ms)
+            # A request of one token has no TPOT to be too slow.
+            and (self.tpot_ms is None or not 1000 * one.tpot > self.tpot_ms)
+            for one in answers
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One metric of one tier. `saved_ms`: per token or request, with the verdict's interval."""
+
+    verdict: Verdict
+    effect: Effect
+    figures: Figures
+    saved_ms: float
+    saved_low_ms: float | None
+    saved_high_ms: float | None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """All of a tier.
+
+    Attributes:
+        unstable: how vLLM's own two servers differ; "" where they do not.
+        difference: how the candidate differs from the first of them.
+        logprobs: the largest difference of a log-probability, of those two.
+        late: why the stream does not show when tokens were made; "" where it does.
+        metrics: each one's judgement.
+    """
+
+    unstable: str
+    difference: str
+    logprobs: float | None
+    late: str
+    metrics: dict[str, Judged]
+
+
+def correct(answers: Sequence[Answer]) -> int | None:
+    """Exact matches; None where no answer is expected."""
+    known = [one.correct for one in answers if one.correct is not None]
+    return sum(known) if known else None
+
+
+def judge_tier(
+    arms: Mapping[str, Answers], margin: float, limits: Limits, unused: str
+) -> TierResult:
+    """The verdicts of a tier; `unused` says why the fast path was not used, "" if it was."""
+    before, candidate, after = (arms[name] for name in ARMS)
+    unstable = first_difference(before, after)
+    difference = first_difference(before, candidate)
+    reasons = _reasons(arms, limits, unused)
+    always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
+    equal = not difference or bool(unstable)
+    late = _late(arms)
+    metrics = {}
+    for name, value in METRICS.items():
+        values = [[value(one) for one in arms[arm].timed] for arm in ARMS]
+        if all(math.isfinite(one) and one > 0 for arm in values for one in arm):
+            doubts = [*always, late] if late and name in STREAMED else always
+            metrics[name] = judge(values, margin, equal, reasons, doubts)
+    logprobs = logprob_difference(before, candidate)
+    return TierResult(unstable, difference, logprobs, late, metrics)
+
+
+def judge(
+    values: Sequence[Sequence[float]],
+    margin: float,
+    equal: bool,
+    reasons: Sequence[str] = (),
+    always: Sequence[str] = (),
+) -> Judged:
+    """The verdict on three arms' values, in seconds, the same request at the same place.
+
+    `reasons` refuse "faster", `always` any verdict on times.
+    """
+    rounds = list(zip(*values, strict=True))
+    effect = effect_of([log_ratio(*one) for one in rounds])
+    said = verdict(effect, margin, equal)
+    saved = walsh_interval([1000 * ((before + after) / 2 - c) for before, c, after in rounds])
+    found = Judged(
+        said,
+        effect,
+        over_rounds([compare(*(1000 * one for one in times)) for times in rounds]),
+        *saved,
+    )
+    refused = list(reasons) if said == "faster" else []
+    if said in ("faster", "slower", "same"):
+        refused += [*always, *_doubt(rounds, said, margin)]
+    if not refused:
+        return found
+    return replace(found, verdict="inconclusive", refused="; ".join(refused))
+
+
+def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) -> list[str]:
+    """Whether two starts of the same server differ as much as what is said."""
+    logs = np.log(np.array(rounds))
+    before, after = (float(np.median(logs[:, 1] - logs[:, arm])) for arm in (0, 2))
+    drift = abs(float(np.median(logs[:, 2] - logs[:, 0])))
+    if said == "same":
+        doubtful = drift > math.log1p(margin)
+    else:
+        nearer = min(-before, -after) if said == "faster" else min(before, after)
+        doubtful = nearer <= drift
+    return [f"vLLM's own two servers differ by {100 * math.expm1(drift):.1f} %"] if doubtful else []
+
+
+def together(answers: Sequence[Answer]) -> float:
+    """The mean share of tokens that came together with the one before."""
+    return float(np.mean([one.together for one in answers]))
+
+
+def _late(arms: Mapping[str, Answers]) -> str:
+    """Whether the stream shows when tokens were made."""
+    most = max(together(arms[name].timed) for name in ARMS)
+    if most <= MOST_TOGETHER:
+        return ""
+    return (
+        f"{100 * most:.0f} % of a server's tokens came together with the one before, so the stream "
+        "does not show when they were made (busy cores?)"
+    )
+
+
+def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:
+    """Why "faster" may not be said, whatever the times are, besides other outputs."""
+    reasons = [f"the fast path was not used: {unused}"] if unused else []
+    lengths = [[len(one.tokens) for one in arms[name].all] for name in ARMS]
+    if lengths[1] not in (lengths[0], lengths[2]):
+        reasons.append("other output lengths")
+    for name, count in (("the service level", limits.met), ("accuracy", correct)):
+        before, candidate, after = (count(arms[arm].timed) for arm in ARMS)
+        if candidate is not None and candidate < max(before or 0, after or 0):
+            reasons.append(f"{name} is worse: {candidate} requests instead of {before} and {after}")
+    return reasons

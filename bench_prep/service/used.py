@@ -1,0 +1,38 @@
+"""Whether the servers used the fast path, from their logs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bench_prep.serving.logs import read_logs
+from bench_prep.serving.usage import Usage, usage_in
+
+#: The counters are in the log a second or two after the last step.
+_COUNTERS_S = 10.0
+
+
+def usage_of(log: Path, steps: int) -> Usage | None:
+    """How the fast path was used, as soon as the log counts all steps."""
+    end = time.monotonic() + _COUNTERS_S
+    while True:
+        usage = usage_in(read_logs([log]))
+        off = usage is None or usage.not_used is not None
+        if off or usage.decode_steps >= steps or time.monotonic() > end:  # type: ignore[union-attr]
+            return usage
+        time.sleep(0.2)
+
+
+def unused_reason(usage: Usage | None) -> str:
+    """Why the fast path was not used; "" if it was."""
+    if usage is None:
+        return "the log has no line of the plugin (is bench-prep installed beside that vLLM?)"
+    if usage.not_used is not None:
+        return usage.not_used
+    closed = [*usage.differences, *usage.failures]
+    if closed:
+        return f"it was given up: {closed[0]}"
+    if not usage.dispatched:
+        most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
+        return f"no decode step was dispatched: {most or 'none was counted'}"
+    return ""

@@ -1,0 +1,90 @@
+"""A tier as a person reads it: three servers side by side, and what is said about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
+from bench_prep.service.figures import Judged, Limits, TierResult, correct
+from bench_prep.service.store import values_of
+
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token", "latency": "latency"}
+_HEADS = {"baseline_before": "without", "candidate": "with", "baseline_after": "without"}
+_COLOURS = {"faster": "green", "slower": "red", "different": "red", "inconclusive": "yellow"}
+
+
+def tier_view(
+    tier: str, arms: Mapping[str, Answers], result: TierResult | None, limits: Limits
+) -> RenderableType:
+    """A table of milliseconds, and below it lengths, equality, service level and accuracy."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    names = [name for name in ARMS if name in arms]
+    for name in names:
+        table.add_column(_HEADS[name] if len(names) > 1 else "", justify="right")
+    for name in ("change", "verdict") if result else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    for metric, name in _NAMES.items():
+        values = [percentiles_ms(values_of(metric, arms[arm].timed)) for arm in names]
+        judged = result.metrics.get(metric) if result else None
+        for index, which in enumerate(("", " p95", " p99")):
+            cells = [f"{one[index]:.3f}" for one in values]
+            table.add_row(f"{name}{which}, ms", *cells, *(_said(judged) if not index else ()))
+    table.add_row("tokens/s", *(f"{tokens_per_s(arms[a].timed):.1f}" for a in names))
+    shown: list[RenderableType] = [Text(""), Text(f"Prompts of {tier} tokens", style="bold"), table]
+    shown += [Text(line) for line in _lines({name: arms[name] for name in names}, result, limits)]
+    return Group(*shown)
+
+
+def _said(judged: Judged | None) -> tuple[str | Text, ...]:
+    if judged is None:
+        return ()
+    return f"{100 * judged.effect.value:+.1f} %", Text(
+        judged.verdict, style=_COLOURS.get(judged.verdict, "")
+    )
+
+
+def _change(judged: Judged) -> str:
+    """The interval of the effect, where there is one, what is saved, and the drift."""
+    effect, figures = judged.effect, judged.figures
+    ends = ""
+    if effect.low is not None and effect.high is not None:
+        ends = f" ({100 * effect.low:+.1f} to {100 * effect.high:+.1f}, 99.8 %)"
+    return (
+        f"changes by {100 * effect.value:+.1f} %{ends}, saves {judged.saved_ms:.4f} ms; "
+        f"drift {100 * figures.drift.median:.1f} %"
+    )
+
+
+def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limits) -> list[str]:
+    tokens = [str(sum(len(one.tokens) for one in found.timed)) for found in arms.values()]
+    lengths = _lengths(next(iter(arms.values())).timed)
+    lines = [f"Generated tokens: {' / '.join(tokens)} (requests of {lengths})."]
+    for name, count in (("Within the service level", limits.met), ("Exact answers", correct)):
+        found = [count(one.timed) for one in arms.values()]
+        if any(one is not None for one in found):
+            lines.append(f"{name}: {' / '.join(str(one) for one in found)} requests.")
+    if result is None:
+        return lines
+    lines += [f"{_NAMES[name]} {_change(one)}." for name, one in result.metrics.items()]
+    if result.unstable:
+        lines.append(f"vLLM's own two servers answer differently: {result.unstable}.")
+    elif not result.difference:
+        known = result.logprobs is not None
+        lines.append(
+            "Outputs: identical, token by token"
+            + (f"; log-probabilities differ by at most {result.logprobs:.3g}." if known else ".")
+        )
+    refused = {one.refused: name for name, one in result.metrics.items() if one.refused}
+    return lines + [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
+
+
+def _lengths(answers: tuple[Answer, ...]) -> str:
+    counts = Counter(len(one.tokens) for one in answers)
+    return ", ".join(f"{length} ({count})" for length, count in sorted(counts.items()))

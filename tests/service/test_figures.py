@@ -1,0 +1,188 @@
+"""The verdict of a tier: what is said, and everything that refuses it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bench_prep.measure.verdict import Verdict
+from bench_prep.service.answers import (
+    ARMS,
+    Answer,
+    Answers,
+    first_difference,
+    logprob_difference,
+    percentiles_ms,
+    tokens_per_s,
+)
+from bench_prep.service.figures import Limits, judge_tier
+from bench_prep.service.predicted import Predicted, prediction
+
+TOKENS = 21
+#: Of 12 requests: what each brings of its own, and noise of 0.2 %.
+NOISE = random.Random(1)
+
+
+def answer(tpot: float, **changes: object) -> Answer:
+    one = Answer(
+        prompt_tokens=10,
+        tokens=tuple(range(TOKENS)),
+        text="text",
+        finish="length",
+        ttft=0.1,
+        latency=0.1 + tpot * (TOKENS - 1),
+        itl=(tpot,) * (TOKENS - 1),
+        chunks=(1,) * TOKENS,
+        logprobs=(-1.0,) * TOKENS,
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def arms(before: float, candidate: float, after: float) -> dict[str, Answers]:
+    made = {}
+    for arm, factor in zip(ARMS, (before, candidate, after), strict=True):
+        tpots = [factor * (0.02 + 0.001 * i) * NOISE.uniform(0.999, 1.001) for i in range(12)]
+        made[arm] = Answers(answer(0.02), tuple(answer(one) for one in tpots))
+    return made
+
+
+def said(found: dict[str, Answers], limits: Limits | None = None, unused: str = "") -> Verdict:
+    return judge_tier(found, 0.01, limits or Limits(), unused).metrics["tpot"].verdict
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ((1, 0.8, 1), "faster"),
+        ((1, 1.2, 1), "slower"),
+        ((1, 1, 1), "same"),
+        # Two starts of the same server differ as much.
+        ((1, 0.9, 0.8), "inconclusive"),
+        ((1, 0.97, 1.05), "inconclusive"),
+        ((1, 1.03, 0.95), "inconclusive"),
+        ((1, 1.025, 1.05), "inconclusive"),
+        # They differ, and by less.
+        ((1, 0.8, 1.05), "faster"),
+    ],
+)
+def test_verdicts(factors: tuple[float, float, float], expected: str) -> None:
+    assert said(arms(*factors)) == expected
+
+
+def test_a_gain_is_what_it_is() -> None:
+    found = judge_tier(arms(1, 0.8, 1), 0.01, Limits(), "")
+    tpot = found.metrics["tpot"]
+    assert tpot.effect.value == pytest.approx(-0.2, abs=0.005)
+    assert tpot.saved_low_ms is not None and tpot.saved_high_ms is not None
+    assert 4 < tpot.saved_low_ms < tpot.saved_ms < tpot.saved_high_ms < 6.3
+    assert found.metrics["ttft"].verdict == "same" and not found.difference
+
+
+def changed(arm: str, change: Callable[[Answer], Answer], which: int = 3) -> dict[str, Answers]:
+    found = arms(1, 0.8, 1)
+    timed = list(found[arm].timed)
+    timed[which] = change(timed[which])
+    found[arm] = replace(found[arm], timed=tuple(timed))
+    return found
+
+
+def test_other_tokens_are_different() -> None:
+    tokens = (*range(7), 99, *range(8, TOKENS))
+    result = judge_tier(
+        changed("candidate", lambda one: replace(one, tokens=tokens)), 0.01, Limits(), ""
+    )
+    assert result.difference == "request 4, output token 7: expected 7, found 99"
+    assert {one.verdict for one in result.metrics.values()} == {"different"}
+
+
+@pytest.mark.parametrize("factor", [0.8, 1, 1.2])
+def test_where_vllm_itself_differs_nothing_is_said(factor: float) -> None:
+    tokens = (*range(7), 99, *range(8, TOKENS))
+    found = arms(1, factor, 1)
+    other = replace(found["baseline_after"].timed[0], tokens=tokens)
+    timed = (other, *found["baseline_after"].timed[1:])
+    found["baseline_after"] = replace(found["baseline_after"], timed=timed)
+    result = judge_tier(found, 0.01, Limits(), "")
+    assert "output token 7" in result.unstable and not result.difference
+    tpot = result.metrics["tpot"]
+    assert tpot.verdict == "inconclusive" and "own two servers answer differently" in tpot.refused
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"tokens": tuple(range(TOKENS - 1))}, "request 4: expected 21 tokens, found 20"),
+        ({"finish": "stop"}, "request 4: expected to end by length, found stop"),
+        ({"text": "other"}, "request 4: the same tokens, another text"),
+    ],
+)
+def test_differences(change: dict[str, object], where: str) -> None:
+    found = changed("candidate", lambda one: replace(one, **change))  # type: ignore[arg-type]
+    assert first_difference(found["baseline_before"], found["candidate"]) == where
+
+
+def test_refusals_of_a_gain() -> None:
+    assert said(arms(1, 0.8, 1)) == "faster"
+    assert said(arms(1, 0.8, 1), unused="no plugin") == "inconclusive"
+    slow = changed("candidate", lambda one: replace(one, ttft=0.3, latency=one.latency + 0.2))
+    assert said(slow, Limits(ttft_ms=200)) == "inconclusive"
+    assert said(slow, Limits(ttft_ms=400)) == "faster"
+    right = {
+        arm: replace(one, timed=tuple(replace(answer, expected="text") for answer in one.timed))
+        for arm, one in arms(1, 0.8, 1).items()
+    }
+    assert said(right) == "faster"
+    wrong = replace(right["candidate"].timed[0], expected="another")
+    worse = replace(right["candidate"], timed=(wrong, *right["candidate"].timed[1:]))
+    assert said(right | {"candidate": worse}) == "inconclusive"
+
+
+def test_tokens_that_come_together_say_nothing_about_times() -> None:
+    found = arms(1, 0.8, 1)
+    burst = [replace(one, itl=(1e-6,) * 4 + one.itl[4:]) for one in found["candidate"].timed]
+    assert burst[0].together == pytest.approx(4 / 20)
+    assert replace(burst[0], chunks=(1, 3, 17)).together == pytest.approx((4 + 18) / 20)
+    late = found | {"candidate": Answers(found["candidate"].warmup, tuple(burst))}
+    metrics = judge_tier(late, 0.01, Limits(), "").metrics
+    assert {metrics[name].verdict for name in ("ttft", "tpot", "itl")} == {"inconclusive"}
+    assert metrics["tpot"].refused.startswith("20 % of a server's tokens came together")
+    assert metrics["latency"].verdict == "faster"
+
+
+def test_limits_and_figures() -> None:
+    one = answer(0.02)
+    assert one.tpot == pytest.approx(0.02)
+    assert Limits().met([one]) is None
+    assert Limits(tpot_ms=19.9).met([one]) == 0 == Limits(ttft_ms=99).met([one])
+    assert Limits(ttft_ms=100.1, tpot_ms=20.1).met([one, one]) == 2
+    assert tokens_per_s([one, one]) == pytest.approx(TOKENS / 0.5)
+    assert percentiles_ms([0.001, 0.002, 0.003])[0] == pytest.approx(2)
+
+
+def test_log_probabilities_are_compared_up_to_the_first_other_token() -> None:
+    other = replace(
+        answer(0.02),
+        tokens=(0, 1, 2, 99, *range(4, TOKENS)),
+        logprobs=(-1.0, -1.25, -1.0, -9.0, *(-1.0,) * (TOKENS - 4)),
+    )
+    one = Answers(answer(0.02), ())
+    assert logprob_difference(one, Answers(other, ())) == 0.25
+    assert logprob_difference(one, one) == 0
+    assert logprob_difference(one, Answers(replace(other, logprobs=()), ())) is None
+
+
+def test_predictions() -> None:
+    measured = judge_tier(arms(1, 0.8, 1), 0.01, Limits(), "").metrics["tpot"]
+    for predicted, text in (
+        (Predicted(measured.saved_ms, None, "x"), "agrees: the host's saving"),
+        (Predicted(99, measured.saved_ms, "x"), "agrees: the engine's step"),
+        (Predicted(99, None, "x"), "less than predicted: part of the saving is hidden"),
+        (Predicted(0.1, None, "x"), "more than predicted"),
+    ):
+        assert prediction(predicted, measured).startswith(text)
+    assert prediction(Predicted(1, None, "x"), measured, "late").startswith("not comparable: late")
+    nothing = judge_tier(arms(1, 1, 1), 0.01, Limits(), "").metrics["tpot"]
+    assert prediction(Predicted(0.001, None, "x"), nothing).startswith("neither confirmed")

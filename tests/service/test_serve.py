@@ -1,0 +1,45 @@
+"""The whole service, A/B/A: real `vllm serve` processes of a tiny model, vLLM's own client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from bench_prep.cli import app
+from bench_prep.service.store import COLUMNS, requests_path
+from bench_prep.target import has_device
+
+pytestmark = [pytest.mark.service, pytest.mark.vllm]
+
+REQUESTS, TOKENS = 4, 40
+
+
+@pytest.mark.skipif(has_device(), reason="serves on the CPU")
+def test_a_service_with_and_without_the_fast_path(tmp_path: Path) -> None:
+    output = tmp_path / "serve.csv"
+    arguments = ["LlamaForCausalLM", "--tiers", "30-60,100-300", "--requests", str(REQUESTS)]
+    arguments += ["--output-tokens", str(TOKENS), "--serve-args", "--enforce-eager"]
+    arguments += ["--device", "cpu", "--output", str(output)]
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert done.exit_code == 4, done.output  # four requests are too few for a verdict
+    frame = pd.read_csv(output)
+    assert tuple(frame.columns) == COLUMNS
+    assert list(frame["tier"]) == ["30-60"] * 4 + ["100-300"] * 4
+    assert frame["equal"].all() and (frame["verdict"] == "inconclusive").all()
+    # Of another path's sums the last bits would differ.
+    assert (frame["logprob_difference"] == 0).all()
+    # The warm-up request is sent twice; the first token is the prompt's.
+    assert (frame["decode_steps"] == 2 * (REQUESTS + 2) * (TOKENS - 1)).all()
+    assert (frame["dispatched"] == frame["decode_steps"]).all() and frame["not_used"].isna().all()
+    for arm in ("baseline_before", "candidate", "baseline_after"):
+        assert (frame[f"{arm}_tokens"] == REQUESTS * TOKENS).all()
+        assert (frame[f"{arm}_ms"] > 0).all()
+    kept = requests_path(output, frame["run"].iloc[0])
+    requests = pd.read_json(kept, lines=True)
+    assert len(requests) == 3 * 2 * (REQUESTS + 1)
+    # Random weights under which outputs vary: equal ones say something.
+    assert all(len(set(tokens)) > TOKENS / 4 for tokens in requests["tokens"])
+    assert "identical, token by token" in done.output
