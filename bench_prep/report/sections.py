@@ -232,8 +232,7 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
     alone = [not missing(value) and not value for value in frame["compared"]]
     if any(alone):
         found.append(
-            "No worktree was compared with: the installed vLLM was timed as it is"
-            f"{which(alone)}."
+            f"No worktree was compared with: the installed vLLM was timed as it is{which(alone)}."
         )
     unknown = [missing(value) for value in frame["equal"]]
     if any(unknown):
