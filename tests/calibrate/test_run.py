@@ -129,6 +129,11 @@ def test_a_file_is_counted_once(tmp_path: Path, trial: Trial) -> None:
         ({"high_pct": 1.0002}, "inconclusive"),
         ({"high_pct": 1.0}, None),
         ({"high_pct": 1.0, "verdict": "inconclusive"}, None),
+        ({"verdict": "inconclusive"}, None),  # withheld
+        (
+            {"change_pct": 1.5, "low_pct": 1.2, "high_pct": 1.9, "verdict": "inconclusive"},
+            "slower",
+        ),
         ({"change_pct": 1.0, "low_pct": 0.3, "high_pct": 1.4, "verdict": "slower"}, None),
         ({"change_pct": 0.9998, "low_pct": 0.3, "high_pct": 1.4, "verdict": "slower"}, "inconcl"),
         ({"change_pct": float("nan"), "low_pct": None, "verdict": "inconclusive"}, None),
