@@ -49,7 +49,7 @@ from bench_prep.service.prompts import (
     synthetic,
     tiers_of,
 )
-from bench_prep.service.store import append, check_writable, requests_text, rows
+from bench_prep.service.store import FILE, requests_path, requests_text, rows
 from bench_prep.service.used import unused_reason, usage_of
 from bench_prep.service.view import tier_view
 from bench_prep.serving.logs import read_logs
@@ -91,7 +91,7 @@ class Comparison:
         self.stages, self.server = Stages(console), server
         self.run_id = uuid.uuid4().hex[:12]
         self.run = _Run()
-        check_writable(output)
+        FILE.check_writable(output)
         self.predicted = None if predicted is None else predicted_by(predicted)
         if load.prompts is not None:
             self.run.conversations = read_conversations(load.prompts)
@@ -324,7 +324,12 @@ class Comparison:
                     "prediction": told[tier],
                 }
         frame = rows(self.run.arms, results, self.load.limits, common, of_tier)
-        beside = append(self.output, frame, requests_text(self.run.arms), self.run_id)
+        beside = FILE.append(
+            self.output,
+            frame,
+            requests_path(self.output, self.run_id),
+            requests_text(self.run.arms),
+        )
         if not partial and shown:
             for tier in self.run.prompts:
                 found = {arm: tiers[tier] for arm, tiers in self.run.arms.items()}

@@ -27,7 +27,7 @@ from bench_prep.steps.frames import arm_of, blocked, frames_of
 from bench_prep.steps.parts import FOLDER, RECORDERS
 from bench_prep.steps.recorder import CAPACITY, read_recording
 from bench_prep.steps.result import result_of
-from bench_prep.steps.store import append, check_writable, rows
+from bench_prep.steps.store import FILE, rows, trace_path
 from bench_prep.steps.stretches import Stretch
 from bench_prep.steps.view import view
 from bench_prep.target import require_device
@@ -130,7 +130,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         BenchPrepError: whatever stops it; then nothing is written.
     """
     work.check()
-    check_writable(output)
+    FILE.check_writable(output)
     require_device(device)
     stages = Stages(console)
     started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -207,7 +207,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         },
     )
     trace = chrome_trace(shown, recordings, {"command": command, "run": run_id})
-    beside = append(output, frame, trace, run_id)
+    beside = FILE.append(output, frame, trace_path(output, run_id), trace)
     console.print(view(found))
     if not told.profiled:
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench_prep.errors import UsageError
+from bench_prep.report.rows_file import RowsFile
 from bench_prep.report.schema import ENVIRONMENT
-from bench_prep.report.store import as_user_error, locked, replace
 from bench_prep.steps.frames import WORK, Arm, Part
 from bench_prep.steps.limits import device_parts, most_saved, waiting
 from bench_prep.steps.result import Found
@@ -112,58 +109,4 @@ def trace_path(path: Path, run_id: str) -> Path:
     return path.with_name(f"{path.stem}.{run_id}.trace.json")
 
 
-def check_writable(path: Path) -> None:
-    """Before the engine starts: can rows be added to this file?
-
-    Raises:
-        UsageError: no such folder, something else than such a file, or no permission.
-    """
-    target = path.resolve()
-    if target.is_dir() or (target.exists() and not target.is_file()):
-        raise UsageError(f"{path} is not an ordinary file", "give --output a file name")
-    if not target.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist", f"mkdir -p {path.parent}")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise UsageError(f"{path} cannot be written", "choose another --output")
-    _old(path)
-
-
-def _old(path: Path) -> str:
-    """The content of a file of ours; empty where there is none."""
-    with as_user_error(path):
-        if not path.exists():
-            return ""
-        try:
-            text = path.read_text(encoding="utf-8")
-            frame = pd.read_csv(io.StringIO(text)) if text else None
-        except ValueError:
-            frame = pd.DataFrame()
-    if text and (
-        not text.endswith("\n")
-        or frame is None
-        or tuple(frame.columns) != COLUMNS
-        or not (frame["schema"] == SCHEMA).all()
-    ):
-        raise UsageError(f"{path} is no CSV of bench-prep steps", "choose another --output")
-    return text
-
-
-def append(path: Path, frame: pd.DataFrame, trace: bytes, run_id: str) -> Path:
-    """Write the trace, then add the rows; each file whole or not at all. Where the trace is.
-
-    Raises:
-        UsageError: a file cannot be written, or is something else.
-        Missing: no space on the disk.
-    """
-    target, beside = path.resolve(), trace_path(path, run_id)
-    with as_user_error(beside):
-        replace(beside.resolve(), trace)
-    try:
-        with as_user_error(path), locked(target):
-            old = _old(path)
-            new = frame.to_csv(index=False, header=not old, lineterminator="\n")
-            replace(target, (old + new).encode())
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return beside
+FILE = RowsFile("bench-prep steps", COLUMNS, SCHEMA)

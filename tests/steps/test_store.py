@@ -14,7 +14,7 @@ from bench_prep.errors import UsageError
 from bench_prep.measure.verdict import Effect
 from bench_prep.steps.parts import OWN
 from bench_prep.steps.result import Found, ProbeCost
-from bench_prep.steps.store import COLUMNS, append, check_writable, rows, trace_path
+from bench_prep.steps.store import COLUMNS, FILE, rows, trace_path
 from bench_prep.steps.view import bar, view
 from tests.steps.test_limits import ONE_THREAD, arm
 
@@ -27,9 +27,9 @@ def found(counted: float = 0.002) -> Found:
 def test_rows_are_added_whole(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     for number in range(2):
-        check_writable(path)
+        FILE.check_writable(path)
         frame = rows(found(), {"run": f"run{number}", "model": "a, b", "vllm_version": "0.32.0"})
-        trace = append(path, frame, b"{}", f"run{number}")
+        trace = FILE.append(path, frame, trace_path(path, f"run{number}"), b"{}")
         assert trace == trace_path(path, f"run{number}")
         assert trace.read_bytes() == b"{}"
     frame = pd.read_csv(path)
@@ -50,19 +50,19 @@ def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.csv"
     path.write_text(content)
     with pytest.raises(UsageError, match="no CSV of bench-prep steps"):
-        check_writable(path)
+        FILE.check_writable(path)
     with pytest.raises(UsageError):
-        append(path, rows(found(), {}), b"{}", "run")
+        FILE.append(path, rows(found(), {}), trace_path(path, "run"), b"{}")
     assert path.read_text() == content
     assert not trace_path(path, "run").exists()
 
 
 def test_a_torn_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
-    append(path, rows(found(), {"run": "a"}), b"{}", "a")
+    FILE.append(path, rows(found(), {"run": "a"}), trace_path(path, "a"), b"{}")
     path.write_text(path.read_text()[:-10])
     with pytest.raises(UsageError, match="no CSV of bench-prep steps"):
-        check_writable(path)
+        FILE.check_writable(path)
 
 
 @pytest.mark.parametrize(
