@@ -113,6 +113,8 @@ class Planted:
     How many units the next call has is decided outside its timed part.
     """
 
+    result: Any = None
+
     def __init__(self, work: Work, speed: Speed, slower: float) -> None:
         self._work = work
         self._speed = speed

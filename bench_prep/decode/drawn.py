@@ -91,7 +91,7 @@ class DrawnChecks:
         """
         decoder.before()
         self._poison.apply(decoder)
-        decoder.call()
+        decoder.result = decoder.call()
         read = self._poison.read(decoder)
         self._compare(decoder, "over poisoned outputs")
         self._require_on_stream(decoder, read)

@@ -268,8 +268,7 @@ class Decoder:
 
     def call(self) -> Any:
         """The preparation itself: all that is timed."""
-        self.result = self.prepare(self._output, self._num_scheduled)
-        return self.result
+        return self.prepare(self._output, self._num_scheduled)
 
     def after(self) -> None:
         """Everything after the preparation, as after a forward pass; and a check that is due."""
@@ -306,7 +305,8 @@ class Decoder:
     def prepare_step(self) -> Any:
         """The untimed step up to the forward pass; returns what the preparation returned."""
         self.before()
-        return self.call()
+        self.result = self.call()
+        return self.result
 
     def step(self) -> Any:
         """One whole untimed step; returns what the preparation returned."""

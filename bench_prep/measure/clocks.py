@@ -19,7 +19,13 @@ from bench_prep.measure.records import CLOCKS, Block, Clock, Samples
 
 
 class Steps(Protocol):
-    """What can be timed: a sequence of steps that can be started again from its beginning."""
+    """What can be timed: a sequence of steps that can be started again from its beginning.
+
+    `result` is what the last call returned, set before `after`; to keep it, and to let the one
+    before it go, is in no time.
+    """
+
+    result: Any
 
     def restart(self) -> None:
         """Go back to the first step; untimed."""
@@ -93,6 +99,8 @@ def clock_cost(device: Device | None) -> dict[Clock, int]:
 class _Nothing:
     """Steps that do nothing."""
 
+    result: Any = None
+
     def restart(self) -> None: ...
 
     def before(self) -> None: ...
@@ -116,11 +124,12 @@ def _host_and_ready(
         synchronize()
         switches = getrusage(RUSAGE_THREAD).ru_nivcsw
         start = now()
-        steps.call()
+        result = steps.call()
         returned = now()
         synchronize()
         finished = now()
         switches = getrusage(RUSAGE_THREAD).ru_nivcsw - switches
+        steps.result = result
         steps.after()
         return returned - start, finished - start, switches
 
@@ -149,9 +158,10 @@ def _device(
         device.synchronize()
         device.hold(hold)
         first.record()
-        steps.call()
+        result = steps.call()
         last.record()
         device.synchronize()
+        steps.result = result
         steps.after()
         nanoseconds: int = round(first.elapsed_time(last) * 1e6)
         return nanoseconds

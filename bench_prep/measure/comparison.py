@@ -86,6 +86,8 @@ class Result:
 class Calls:
     """A function without arguments as steps, each of which is one call of it."""
 
+    result: Any = None
+
     def __init__(self, function: Callable[[], Any]) -> None:
         self.call = function
 
