@@ -17,7 +17,7 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "provenance": ({"errors"}, {"vllm", "torch"}),
     "fastpath": ({"errors", "log_lines", "snapshot"}, set()),
     "measure": ({"errors"}, {"vllm"}),
-    "calibrate": ({"errors", "measure", "stages", "target"}, {"vllm"}),
+    "calibrate": ({"errors", "measure", "report", "stages", "target"}, {"vllm"}),
     "decode": ({"errors", "settings", "snapshot"}, set()),
     "differential": (
         {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -13,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 
 from bench_prep.calibrate.trial import COLUMNS, SCHEMA, Trial
 from bench_prep.errors import UsageError
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, verdict
+from bench_prep.report.store import as_user_error, locked, replace
 
-_LOCK_TIMEOUT_S = 60.0
 #: Where a verdict was made.
 ENVIRONMENT = ("machine", "device", "python", "bench_prep")
 #: What makes two rows one and the same verdict; another machine's of the same seed is another one.
@@ -61,32 +58,17 @@ def append(path: Path, trials: Sequence[Trial]) -> None:
 
     Raises:
         UsageError: the file is something else or cannot be written.
+        Missing: no space on the disk.
     """
     target = path.resolve()
     if not target.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", f"mkdir -p {path.parent}")
-    made = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     new = pd.DataFrame([asdict(one) for one in trials], columns=list(COLUMNS))
-    try:
-        with FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_TIMEOUT_S):
-            load(path)
-            old = target.read_text(encoding="utf-8") if target.exists() else ""
-            text = old + new.to_csv(index=False, header=not old, lineterminator="\n")
-            with made.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            made.replace(target)
-    except Timeout:
-        raise UsageError(
-            f"another process has held {path} for {_LOCK_TIMEOUT_S:.0f} s", "wait for it"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", "choose another --output"
-        ) from None
-    finally:
-        made.unlink(missing_ok=True)
+    with as_user_error(path), locked(target):
+        load(path)
+        old = target.read_text(encoding="utf-8") if target.exists() else ""
+        text = old + new.to_csv(index=False, header=not old, lineterminator="\n")
+        replace(target, text.encode())
 
 
 def together(files: Sequence[Path]) -> pd.DataFrame:
