@@ -15,6 +15,7 @@ from bench_prep import __version__
 from bench_prep.cli_options import (
     BudgetOption,
     Commands,
+    ConfigArgument,
     DeviceOption,
     MarginOption,
     OutputOption,
@@ -244,13 +245,7 @@ def report(
 
 @app.command()
 def engine(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder or config.json, of which the weights are not used, or an "
-            "architecture, such as LlamaForCausalLM, for a tiny model of it."
-        ),
-    ],
+    model: ConfigArgument,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt's length, in tokens.")] = 4000,
     max_model_len: Annotated[int, typer.Option(min=3, help="Longest request, in tokens.")] = 32768,
     stretch: Annotated[int, typer.Option(min=1, help="Timed steps of each stretch.")] = 64,

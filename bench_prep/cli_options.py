@@ -57,3 +57,20 @@ BudgetOption = Annotated[
 OutputOption = Annotated[
     Path, typer.Option(help="CSV file that the result is appended to, one row per clock.")
 ]
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Model folder or config.json, of which the weights are not used, or an "
+        "architecture, such as LlamaForCausalLM, for a tiny model of it.",
+    ),
+]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Model folder or config.json, or an architecture, such as LlamaForCausalLM, for a "
+        "tiny model of it.",
+    ),
+]
+WeightsOption = Annotated[
+    bool, typer.Option("--weights", help="Those in the model's folder. Default: random ones.")
+]

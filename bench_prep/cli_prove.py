@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench_prep.cli_options import Commands, DeviceOption, console
+from bench_prep.cli_options import Commands, ConfigArgument, DeviceOption, console
 from bench_prep.command import command_line
 
 prove = typer.Typer(
@@ -19,13 +19,7 @@ prove = typer.Typer(
 
 @prove.command("model")
 def prove_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder or config.json, of which the weights are not used, or an "
-            "architecture, such as LlamaForCausalLM, for a tiny model of it."
-        ),
-    ],
+    model: ConfigArgument,
     add: Annotated[
         bool, typer.Option("--add", help="List the architecture as proven, for the fast path.")
     ] = False,

@@ -7,22 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bench_prep.cli_options import DeviceOption, console
+from bench_prep.cli_options import DeviceOption, ModelArgument, WeightsOption, console
 from bench_prep.command import command_line
 from bench_prep.errors import UsageError
 
 
 def serve(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder or config.json, or an architecture, such as LlamaForCausalLM, for a "
-            "tiny model of it."
-        ),
-    ],
-    weights: Annotated[
-        bool, typer.Option("--weights", help="Those in the model's folder. Default: random ones.")
-    ] = False,
+    model: ModelArgument,
+    weights: WeightsOption = False,
     tiers: Annotated[
         str | None,
         typer.Option(

@@ -7,21 +7,13 @@ from typing import Annotated
 
 import typer
 
-from bench_prep.cli_options import DeviceOption, console
+from bench_prep.cli_options import DeviceOption, ModelArgument, WeightsOption, console
 from bench_prep.command import command_line
 
 
 def steps(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder or config.json, or an architecture, such as LlamaForCausalLM, for a "
-            "tiny model of it."
-        ),
-    ],
-    weights: Annotated[
-        bool, typer.Option("--weights", help="Those in the model's folder. Default: random ones.")
-    ] = False,
+    model: ModelArgument,
+    weights: WeightsOption = False,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt's length, in tokens.")] = 4000,
     max_model_len: Annotated[int, typer.Option(min=3, help="Longest request, in tokens.")] = 32768,
     eager: Annotated[

@@ -6,6 +6,11 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 
+from bench_prep.errors import OutputsDiffer
+
+#: Steps that are compared before the timing, and with which every kernel is warmed up.
+CHECKED_STEPS = 200
+
 
 class Decoding:
     """A prompt of `prompt_tokens`, decoded greedily up to the model's length, again and again."""
@@ -28,3 +33,17 @@ class Decoding:
             )
             self._llm.generate([self._prompt], sampling, use_tqdm=False)
             tokens -= self._room
+
+    def warm_up(self, *, checked: bool) -> int:
+        """Take `CHECKED_STEPS`; how many were compared, where the worker's check has begun.
+
+        Raises:
+            OutputsDiffer: the two preparations left another state.
+        """
+        self.decode(CHECKED_STEPS)
+        if not checked:
+            return 0
+        found = self._llm.collective_rpc("end_check")[0]
+        if found["closed"] is not None:
+            raise OutputsDiffer(f"outputs differ: {found['closed']}", "no timing is reported")
+        return int(found["checked"])

@@ -11,15 +11,13 @@ from typing import Any
 
 from bench_prep.bringup import do_job
 from bench_prep.engine.names import LOAD_FORMAT, TIMED_WORKER
-from bench_prep.errors import Inconclusive, Missing, OutputsDiffer
+from bench_prep.errors import Inconclusive, Missing
 from bench_prep.measure.method import Method
 from bench_prep.measure.records import ARMS, Round
 from bench_prep.measure.stopping import Ending
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.provenance.child import emit
 
-#: Steps that are compared before the timing, and with which every kernel is warmed up.
-CHECKED_STEPS = 200
 #: Rounds after the first ones, between which it is asked whether they are enough.
 ROUNDS_AT_A_TIME = 5
 
@@ -47,11 +45,7 @@ def _work(job: dict[str, Any]) -> None:
             "the fast path is not attached to this engine (its log says why)",
             "list the architecture once it is proven: bench-prep prove model --add",
         )
-    request.decode(CHECKED_STEPS)
-    checked = ask("end_check")
-    if checked["closed"] is not None:
-        raise OutputsDiffer(f"outputs differ: {checked['closed']}", "no timing is reported")
-    emit({"event": "equal", "steps": checked["checked"]})
+    emit({"event": "equal", "steps": request.warm_up(checked=True)})
     method = Method(**job["method"])
     ending, began = Ending(method), time.monotonic()
     wanted, stopped_by = method.rounds or ROUNDS_FOR_VERDICT, None
