@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,8 +172,24 @@ def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
             "VLLM_PLUGINS": ",".join([*others, PLUGIN]),
             SWITCH: "" if fastpath else "0",
             SELFCHECK: "",
-            # Another process takes the kernels that the first one chose.
-            "TRITON_CACHE_AUTOTUNING": "1",
             "VLLM_LOGGING_LEVEL": "INFO",
         }
+        | _tuned_kernels()
     )
+
+
+def _tuned_kernels() -> dict[str, str]:
+    """Another process takes the kernels that the first one's Triton chose; the user's say wins.
+
+    Triton keeps the choice beside the kernels (its `knobs.py` and `runtime/autotuner.py`). The
+    folder is named because PyTorch otherwise moves it, in the middle of a process that compiles the
+    model (`torch/_inductor/runtime/triton_heuristics.py`), and one that finds it compiled looks
+    elsewhere. Each choice is said in the log.
+    """
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    own = {
+        "TRITON_CACHE_AUTOTUNING": "1",
+        "TRITON_CACHE_DIR": str(Path(home, ".triton", "cache")),
+        "TRITON_PRINT_AUTOTUNING": "1",
+    }
+    return {name: os.environ.get(name, value) for name, value in own.items()}

@@ -50,7 +50,7 @@ from bench_prep.service.prompts import (
     tiers_of,
 )
 from bench_prep.service.store import FILE, requests_path, requests_text, rows
-from bench_prep.service.used import unused_reason, usage_of
+from bench_prep.service.used import tuned_in, unused_reason, usage_of
 from bench_prep.service.view import tier_view
 from bench_prep.serving.logs import read_logs
 from bench_prep.serving.usage import Usage, usage_in
@@ -70,6 +70,7 @@ class _Run:
     conversations: list[Conversation] = field(default_factory=list)
     arms: dict[str, dict[str, Answers]] = field(default_factory=dict)
     usage: dict[str, Usage | None] = field(default_factory=dict)
+    tuned: dict[str, int] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
 
 
@@ -212,9 +213,10 @@ class Comparison:
         if arm != "candidate" and usage is not None and usage.dispatched:
             raise BenchPrepError("the fast path was used where it was turned off", f"see {log}")
         self.run.arms[arm], self.run.usage[arm] = answers, usage
-        used = ""
+        self.run.tuned[arm] = tuned_in(log)
+        used = f"; Triton tuned {self.run.tuned[arm]} kernels" if self.run.tuned[arm] else ""
         if usage is not None and usage.decode_steps:
-            used = f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path"
+            used += f"; {usage.dispatched} of {usage.decode_steps} decode steps by the fast path"
             used += "".join(f", else {name}" for name, _ in usage.fallbacks.most_common(1))
         asked_for = sum(len(found.timed) for found in answers.values())
         self.stages.passed(
@@ -278,9 +280,12 @@ class Comparison:
         }
         different = {t: one for t, one in results.items() if one.difference and not one.unstable}
         self._store(results, partial=False, shown=not different)
+        tuned = self.run.tuned["candidate"]
+        why = f" (its server tuned {tuned} of Triton's kernels anew, which may be why)"
         for tier, result in different.items():
             raise OutputsDiffer(
-                f"outputs differ for prompts of {tier} tokens: {result.difference}",
+                f"outputs differ for prompts of {tier} tokens: {result.difference}"
+                + (why if tuned else ""),
                 f"no timing is reported; every request is beside {self.output}",
             )
         if unused:

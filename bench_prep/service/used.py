@@ -8,6 +8,8 @@ from pathlib import Path
 from bench_prep.serving.logs import read_logs
 from bench_prep.serving.usage import Usage, usage_in
 
+#: Triton's line for a kernel that it tuned itself, instead of taking a choice that was kept.
+_TUNED = "Triton autotuning for function"
 #: The counters are in the log a second or two after the last step.
 _COUNTERS_S = 10.0
 
@@ -36,3 +38,8 @@ def unused_reason(usage: Usage | None) -> str:
         most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
         return f"no decode step was dispatched: {most or 'none was counted'}"
     return ""
+
+
+def tuned_in(log: Path) -> int:
+    """How many times Triton chose a kernel by timing, in the process with this log."""
+    return log.read_text("utf-8", "replace").count(_TUNED)

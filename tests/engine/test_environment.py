@@ -1,0 +1,38 @@
+"""The variables of an engine's processes: both arms take the same kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench_prep.engine.run import engine_environment
+from bench_prep.fastpath.plugin import SWITCH
+
+TUNING = ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR", "TRITON_PRINT_AUTOTUNING")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*TUNING, "TRITON_HOME", SWITCH):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_arms_differ_by_the_switch_alone() -> None:
+    on, off = (engine_environment("cpu", fastpath=one) for one in (True, False))
+    assert set(on) == set(off)
+    assert {name for name in on if on[name] != off[name]} == {SWITCH}
+
+
+def test_what_triton_chose_is_kept_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = engine_environment("cuda", fastpath=True)
+    assert [given[name] for name in TUNING] == ["1", str(Path.home() / ".triton" / "cache"), "1"]
+    monkeypatch.setenv("TRITON_HOME", "/elsewhere")
+    given = engine_environment("cuda", fastpath=True)
+    assert given["TRITON_CACHE_DIR"] == "/elsewhere/.triton/cache"
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_what_the_user_says_is_left(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "0")
+    assert engine_environment("cuda", fastpath=False)[name] == "0"
