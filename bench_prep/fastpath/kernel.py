@@ -1,8 +1,8 @@
-"""The one launch: a program per KV group writes its slot; program 0 writes what groups share.
+"""The kernels: one writes a step, a program per KV group; the other what every step leaves alike.
 
-The launch is captured once and replayed, so its arguments never change: the addresses of the
-runner's tensors are arguments, those of the groups' tables are in a `uint64` table, and what does
-change from step to step is read from three numbers in pinned host memory.
+Both get the addresses of the runner's tensors as arguments; those of the groups' tables are in a
+`uint64` table. What changes from step to step, the sampled token's address and two positions, are
+arguments of the step's kernel.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -16,8 +16,6 @@ import triton.language as tl
 
 from bench_prep.fastpath.targets import PAD_SLOT_ID, Targets
 
-#: Entries of the step's numbers, int64 in pinned host memory.
-SAMPLED_ADDRESS, POSITION, MROPE_POSITION = range(3)
 #: Entries of the table per group: address of the block table, address of the slot mapping (0: the
 #: group has none), block size in tokens.
 PER_GROUP = 3
@@ -26,9 +24,6 @@ CHUNK = 1024
 
 _PER_GROUP = tl.constexpr(PER_GROUP)
 _PAD = tl.constexpr(PAD_SLOT_ID)
-_SAMPLED_ADDRESS = tl.constexpr(SAMPLED_ADDRESS)
-_POSITION = tl.constexpr(POSITION)
-_MROPE_POSITION = tl.constexpr(MROPE_POSITION)
 
 
 def group_table(targets: Targets) -> torch.Tensor:
@@ -45,56 +40,46 @@ def group_table(targets: Targets) -> torch.Tensor:
 
 
 @triton.jit
-def decode_inputs_kernel(
-    step,  # the step's numbers
+def step_kernel(
+    sampled,  # the previous step's sampled token
+    position,
+    mrope_position,
     groups,  # the groups' table
     input_ids,
     positions,
     seq_lens,
     num_computed_tokens,
-    query_start_loc,
-    discard_request_mask,
     num_accepted_tokens,
-    req_indices,
-    query_pos,
-    num_scheduled_tokens,
     is_token_ids,
     mrope_positions,
     MROPE_STRIDE: tl.constexpr,  # elements between the three rows, 0 without M-RoPE
     PROMPT_EMBEDS: tl.constexpr,
     MAX_NUM_REQS: tl.constexpr,
-    MAX_NUM_TOKENS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    """What the step that computes the token at `position` writes; one program per group."""
     group = tl.program_id(0)
-    # All that comes from the host or from other tables is asked for before the first store, so
-    # that the waits overlap.
-    position = tl.load(step + _POSITION).to(tl.int32)
-    sampled_address = tl.load(step + _SAMPLED_ADDRESS).to(tl.uint64)
-    mrope_position = tl.load(step + _MROPE_POSITION)
     entry = groups + group * _PER_GROUP
+    # All loads before the first store, so that the waits overlap.
     blocks = tl.load(entry).to(tl.pointer_type(tl.int32), bitcast=True)
     slot_address = tl.load(entry + 1)
-    block_size = tl.load(entry + 2).to(tl.int32)
-    token = tl.load(sampled_address.to(tl.pointer_type(tl.int32), bitcast=True))
-    block = tl.load(blocks + position // block_size).to(tl.int64)
+    size = tl.load(entry + 2).to(tl.int32)
+    token = tl.load(sampled)
+    index = position.to(tl.int32)  # below the model's length; 32 bits divide faster
+    block = tl.load(blocks + index // size).to(tl.int64)
 
+    if slot_address != 0:
+        slots = slot_address.to(tl.pointer_type(tl.int64), bitcast=True)
+        tl.store(slots, block * size + index % size)
     if group == 0:
         tl.store(input_ids, token)
-        tl.store(positions, position.to(tl.int64))
-        tl.store(num_computed_tokens, position)
-        tl.store(discard_request_mask, 0)
-        tl.store(req_indices, 0)
-        tl.store(query_pos, 0)
-        tl.store(num_scheduled_tokens, 1)
-        for start in range(0, MAX_NUM_REQS + 1, CHUNK):
+        tl.store(positions, position)
+        tl.store(num_computed_tokens, index)
+        tl.store(seq_lens, index + 1)
+        for start in range(0, MAX_NUM_REQS, CHUNK):
             offsets = start + tl.arange(0, CHUNK)
-            in_batch = offsets < MAX_NUM_REQS
-            tl.store(seq_lens + offsets, tl.where(offsets == 0, position + 1, 0), mask=in_batch)
             ones = tl.full((CHUNK,), 1, tl.int32)
-            tl.store(num_accepted_tokens + offsets, ones, mask=in_batch)
-            starts = tl.minimum(offsets, 1)
-            tl.store(query_start_loc + offsets, starts, mask=offsets <= MAX_NUM_REQS)
+            tl.store(num_accepted_tokens + offsets, ones, mask=offsets < MAX_NUM_REQS)
         if PROMPT_EMBEDS:
             tl.store(is_token_ids, 1)
         if MROPE_STRIDE > 0:
@@ -102,74 +87,136 @@ def decode_inputs_kernel(
             tl.store(mrope_positions + MROPE_STRIDE, mrope_position)
             tl.store(mrope_positions + 2 * MROPE_STRIDE, mrope_position)
 
+
+@triton.jit
+def fixed_kernel(
+    groups,
+    seq_lens,
+    query_start_loc,
+    discard_request_mask,
+    req_indices,
+    query_pos,
+    num_scheduled_tokens,
+    MAX_NUM_REQS: tl.constexpr,
+    MAX_NUM_TOKENS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """What every single-token step of one request leaves alike, padding included."""
+    group = tl.program_id(0)
+    if group == 0:
+        tl.store(discard_request_mask, 0)
+        tl.store(req_indices, 0)
+        tl.store(query_pos, 0)
+        tl.store(num_scheduled_tokens, 1)
+        for start in range(0, MAX_NUM_REQS + 1, CHUNK):
+            offsets = start + tl.arange(0, CHUNK)
+            zeros = tl.zeros((CHUNK,), tl.int32)
+            tl.store(seq_lens + offsets, zeros, mask=offsets < MAX_NUM_REQS)
+            starts = tl.minimum(offsets, 1)
+            tl.store(query_start_loc + offsets, starts, mask=offsets <= MAX_NUM_REQS)
+    slot_address = tl.load(groups + group * _PER_GROUP + 1)
     if slot_address != 0:
-        slot = block * block_size + position % block_size
         slots = slot_address.to(tl.pointer_type(tl.int64), bitcast=True)
         for start in range(0, MAX_NUM_TOKENS, CHUNK):
             offsets = start + tl.arange(0, CHUNK)
-            values = tl.where(offsets == 0, slot, _PAD)
-            tl.store(slots + offsets, values, mask=offsets < MAX_NUM_TOKENS)
+            padding = tl.full((CHUNK,), _PAD, tl.int64)
+            tl.store(slots + offsets, padding, mask=offsets < MAX_NUM_TOKENS)
 
 
-#: Types of the arguments that are addresses, for a compilation that assumes nothing else of them.
-SIGNATURE = {
-    "step": "*i64",
+#: The types of what a kernel is given, which are all that a compilation may assume of it, in order.
+STEP_SIGNATURE = {
+    "sampled": "*i32",
+    "position": "i64",
+    "mrope_position": "i64",
     "groups": "*u64",
     "input_ids": "*i32",
     "positions": "*i64",
     "seq_lens": "*i32",
     "num_computed_tokens": "*i32",
-    "query_start_loc": "*i32",
-    "discard_request_mask": "*u8",
     "num_accepted_tokens": "*i32",
-    "req_indices": "*i64",
-    "query_pos": "*i64",
-    "num_scheduled_tokens": "*i32",
     "is_token_ids": "*u8",
     "mrope_positions": "*i64",
 }
+FIXED_SIGNATURE = {
+    "groups": "*u64",
+    "seq_lens": "*i32",
+    "query_start_loc": "*i32",
+    "discard_request_mask": "*u8",
+    "req_indices": "*i64",
+    "query_pos": "*i64",
+    "num_scheduled_tokens": "*i32",
+}
+#: How many arguments of the step's kernel change from step to step; they are its first.
+STEP_NUMBERS = 3
 
 
-def arguments(targets: Targets, step: torch.Tensor, groups: torch.Tensor) -> list[Any]:
-    """The tensors in the order of `SIGNATURE`; a branch that is compiled out gets any tensor."""
-    flags = targets.is_token_ids
-    mrope = targets.mrope_positions
+def step_tensors(targets: Targets, groups: torch.Tensor) -> list[torch.Tensor]:
+    """The step kernel's arguments behind the numbers, in the order of `STEP_SIGNATURE`.
+
+    A branch that is compiled out gets any tensor.
+    """
+    flags, mrope = targets.is_token_ids, targets.mrope_positions
     return [
-        step,
         groups,
         targets.input_ids,
         targets.positions,
         targets.seq_lens,
         targets.num_computed_tokens,
-        targets.query_start_loc,
-        targets.discard_request_mask.view(torch.uint8),
         targets.num_accepted_tokens,
-        targets.req_indices,
-        targets.query_pos,
-        targets.num_scheduled_tokens,
         (targets.discard_request_mask if flags is None else flags).view(torch.uint8),
         targets.positions if mrope is None else mrope,
     ]
 
 
-def constants(targets: Targets) -> dict[str, int | bool]:
-    """The compile-time constants of the kernel for a runner's targets."""
+def fixed_tensors(targets: Targets, groups: torch.Tensor) -> list[torch.Tensor]:
+    """The fixed kernel's arguments, in the order of `FIXED_SIGNATURE`."""
+    return [
+        groups,
+        targets.seq_lens,
+        targets.query_start_loc,
+        targets.discard_request_mask.view(torch.uint8),
+        targets.req_indices,
+        targets.query_pos,
+        targets.num_scheduled_tokens,
+    ]
+
+
+def step_constants(targets: Targets) -> dict[str, int | bool]:
+    """The compile-time constants of the step's kernel for a runner's targets."""
     mrope = targets.mrope_positions
     return {
         "MROPE_STRIDE": 0 if mrope is None else mrope.stride(0),
         "PROMPT_EMBEDS": targets.is_token_ids is not None,
+        "MAX_NUM_REQS": targets.max_num_reqs,
+        "CHUNK": CHUNK,
+    }
+
+
+def fixed_constants(targets: Targets) -> dict[str, int | bool]:
+    """The compile-time constants of the fixed kernel for a runner's targets."""
+    return {
         "MAX_NUM_REQS": targets.max_num_reqs,
         "MAX_NUM_TOKENS": targets.max_num_tokens,
         "CHUNK": CHUNK,
     }
 
 
-def ahead_of_time_source(values: dict[str, int | bool]) -> triton.compiler.ASTSource:
-    """The kernel's source for `triton.compile`, with the given constants."""
-    signature = SIGNATURE | dict.fromkeys(values, "constexpr")
-    names = list(signature)
+def step_source(constants: dict[str, int | bool]) -> triton.compiler.ASTSource:
+    """The step kernel's source for `triton.compile`."""
+    return _source(step_kernel, STEP_SIGNATURE, constants)
+
+
+def fixed_source(constants: dict[str, int | bool]) -> triton.compiler.ASTSource:
+    """The fixed kernel's source for `triton.compile`."""
+    return _source(fixed_kernel, FIXED_SIGNATURE, constants)
+
+
+def _source(
+    kernel: Any, signature: dict[str, str], constants: dict[str, int | bool]
+) -> triton.compiler.ASTSource:
+    names = [*signature, *constants]
     return triton.compiler.ASTSource(
-        fn=decode_inputs_kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in values.items()},
+        fn=kernel,
+        signature=signature | dict.fromkeys(constants, "constexpr"),
+        constexprs={(names.index(name),): value for name, value in constants.items()},
     )

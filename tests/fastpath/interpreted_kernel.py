@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 
 from bench_prep.fastpath.host_writer import HostWriter
 from bench_prep.fastpath.kernel import (
-    arguments,
-    constants,
-    decode_inputs_kernel,
+    fixed_constants,
+    fixed_kernel,
+    fixed_tensors,
     group_table,
+    step_constants,
+    step_kernel,
+    step_tensors,
 )
 from bench_prep.fastpath.mirrors import Mirrors
 from bench_prep.fastpath.targets import Group
@@ -57,10 +60,12 @@ def same_writes(
         by_kernel, **{f.name: cloned(getattr(by_kernel, f.name)) for f in fields(by_kernel)}
     )
     sampled = torch.tensor([[token]], dtype=torch.int32)
-    numbers = torch.tensor([sampled.data_ptr(), position, position + delta], dtype=torch.int64)
-    decode_inputs_kernel[(len(sizes),)](
-        *arguments(by_kernel, numbers, group_table(by_kernel)), *constants(by_kernel).values()
-    )
+    grid, groups = (len(sizes),), group_table(by_kernel)
+    fixed_kernel[grid](*fixed_tensors(by_kernel, groups), *fixed_constants(by_kernel).values())
+    step_kernel[grid](
+        sampled, position, position + delta,
+        *step_tensors(by_kernel, groups), *step_constants(by_kernel).values(),
+    )  # fmt: skip
     mirrors, writer = Mirrors(runner_of(by_host, token, position)), HostWriter(by_host)
     mirrors.write_fixed(0)
     mirrors.write(position, position + delta)

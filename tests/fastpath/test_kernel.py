@@ -28,24 +28,26 @@ def test_interpreted_it_writes_what_the_host_writer_writes() -> None:
 
 @pytest.mark.parametrize(("backend", "arch", "warp_size"), TARGETS)
 @pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("kernel", ["step", "fixed"])
 def test_it_compiles_ahead_of_time(
-    backend: str, arch: int | str, warp_size: int, branches: bool, tmp_path: Path
+    backend: str, arch: int | str, warp_size: int, branches: bool, kernel: str, tmp_path: Path
 ) -> None:
     """In a process of its own: the cache is empty and nothing interprets."""
     script = f"""
 import triton
 from triton.backends.compiler import GPUTarget
-from bench_prep.fastpath.kernel import ahead_of_time_source
-values = dict(MROPE_STRIDE={4097 if branches else 0}, PROMPT_EMBEDS={branches},
-              MAX_NUM_REQS=128, MAX_NUM_TOKENS=4096, CHUNK=1024)
+from bench_prep.fastpath.kernel import {kernel}_constants, {kernel}_source
+from tests.fastpath.target_sets import targets
+of = targets(1, 128, 4096, [16], mrope={branches}, embeds={branches})
 compiled = triton.compile(
-    ahead_of_time_source(values), target=GPUTarget({backend!r}, {arch!r}, {warp_size})
+    {kernel}_source({kernel}_constants(of)), target=GPUTarget({backend!r}, {arch!r}, {warp_size})
 )
 text = compiled.asm["ptx" if {backend!r} == "cuda" else "amdgcn"]
 print(len(compiled.kernel), {str(arch)!r} in text)
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
         env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
