@@ -12,6 +12,8 @@ import numpy as np
 ARMS = ("baseline_before", "candidate", "baseline_after")
 #: Seconds, less than any decode step: two tokens so close were made earlier, and came late.
 AN_INSTANT = 50e-6
+#: The share of an answer that must come after its first instant for a TPOT.
+LEAST_AFTER = 0.5
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,26 @@ class Answer:
 
     @property
     def tpot(self) -> float:
-        """(latency - TTFT) / (output tokens - 1), as `vllm bench serve`; NaN for one token."""
-        more = len(self.tokens) - 1
-        return (self.latency - self.ttft) / more if more > 0 else float("nan")
+        """(latency - TTFT) / (output tokens - 1), as `vllm bench serve`; NaN for one token.
+
+        Where more than one came first, from then on: the last one's time less theirs, by the
+        tokens after them; NaN if these are less than `LEAST_AFTER` of the answer.
+        """
+        together, seconds = self.first_instant
+        after = len(self.tokens) - together
+        if after < LEAST_AFTER * (len(self.tokens) - 1) or not after:
+            return float("nan")
+        return (self.latency - self.ttft - seconds) / after
+
+    @property
+    def first_instant(self) -> tuple[int, float]:
+        """The tokens that came in it, 1 in a stream that is not late; and how long it was."""
+        tokens, seconds = self.chunks[0], 0.0
+        for gap, more in zip(self.itl, self.chunks[1:], strict=False):
+            if gap >= AN_INSTANT:
+                break
+            tokens, seconds = tokens + more, seconds + gap
+        return max(tokens, 1), seconds
 
     @property
     def together(self) -> float:

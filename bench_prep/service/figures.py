@@ -38,10 +38,8 @@ METRICS: dict[str, Callable[[Answer], float]] = {
     "itl": lambda one: float(np.median(one.itl)) if one.itl else math.nan,
     "latency": lambda one: one.latency,
 }
-#: Those that need each token at its time; the latency does not.
-STREAMED = ("ttft", "tpot", "itl")
-#: The largest share of tokens that came together with the one before.
-MOST_TOGETHER = 0.1
+#: The largest share of tokens, or answers, that came too late for what is asked of them.
+MOST_LATE = 0.1
 #: By which the exit code is chosen: what each further token costs.
 DECISIVE = "tpot"
 
@@ -86,14 +84,14 @@ class TierResult:
         unstable: how vLLM's own two servers differ; "" where they do not.
         difference: how the candidate differs from the first of them.
         logprobs: the largest difference of a log-probability, of those two.
-        late: why the stream does not show when tokens were made; "" where it does.
+        late: of each metric that the stream does not show, why; the latency is always shown.
         metrics: each one's judgement.
     """
 
     unstable: str
     difference: str
     logprobs: float | None
-    late: str
+    late: dict[str, str]
     metrics: dict[str, Judged]
 
 
@@ -116,26 +114,26 @@ def judge_tier(
     late = _late(arms)
     metrics = {}
     for name, value in METRICS.items():
-        values = [[value(one) for one in arms[arm].timed] for arm in ARMS]
-        if all(math.isfinite(one) and one > 0 for arm in values for one in arm):
-            doubts = [*always, late] if late and name in STREAMED else always
-            metrics[name] = judge(values, margin, equal, reasons, doubts)
+        rounds = zip(*([value(one) for one in arms[arm].timed] for arm in ARMS), strict=True)
+        known = [one for one in rounds if all(math.isfinite(v) and v > 0 for v in one)]
+        if known:
+            doubts = [*always, late[name]] if name in late else always
+            metrics[name] = judge(known, margin, equal, reasons, doubts)
     logprobs = logprob_difference(before, candidate)
     return TierResult(unstable, difference, logprobs, late, metrics)
 
 
 def judge(
-    values: Sequence[Sequence[float]],
+    rounds: Sequence[tuple[float, ...]],
     margin: float,
     equal: bool,
     reasons: Sequence[str] = (),
     always: Sequence[str] = (),
 ) -> Judged:
-    """The verdict on three arms' values, in seconds, the same request at the same place.
+    """The verdict on requests: of each the three arms' values, in seconds.
 
     `reasons` refuse "faster", `always` any verdict on times.
     """
-    rounds = list(zip(*values, strict=True))
     effect = effect_of([log_ratio(*one) for one in rounds])
     said = verdict(effect, margin, equal)
     saved = walsh_interval([1000 * ((before + after) / 2 - c) for before, c, after in rounds])
@@ -171,15 +169,32 @@ def together(answers: Sequence[Answer]) -> float:
     return float(np.mean([one.together for one in answers]))
 
 
-def _late(arms: Mapping[str, Answers]) -> str:
-    """Whether the stream shows when tokens were made."""
-    most = max(together(arms[name].timed) for name in ARMS)
-    if most <= MOST_TOGETHER:
-        return ""
-    return (
-        f"{100 * most:.0f} % of a server's tokens came together with the one before, so the stream "
-        "does not show when they were made (busy cores?)"
-    )
+def _late(arms: Mapping[str, Answers]) -> dict[str, str]:
+    """Of each metric that the stream does not show, why: tokens came later than they were made."""
+
+    def worst(share: Callable[[Answer], float]) -> float:
+        return max(float(np.mean([share(one) for one in arms[arm].timed])) for arm in ARMS)
+
+    shares = {
+        "ttft": (
+            worst(lambda one: one.first_instant[0] > 1),
+            "of a server's answers began with several tokens in one instant",
+        ),
+        "tpot": (
+            worst(lambda one: len(one.tokens) > 1 and math.isnan(one.tpot)),
+            "of a server's answers came, for the most part, in one instant",
+        ),
+        "itl": (
+            worst(lambda one: one.together),
+            "of a server's tokens came together with the one before",
+        ),
+    }
+    return {
+        name: f"{100 * share:.0f} % {what}, so the stream does not show when tokens were made "
+        "(busy cores?)"
+        for name, (share, what) in shares.items()
+        if share > MOST_LATE
+    }
 
 
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:

@@ -322,7 +322,7 @@ class Comparison:
         told = {}
         for tier, result in results.items():
             if self.predicted is not None and DECISIVE in result.metrics:
-                doubt = result.unstable or result.difference or result.late
+                doubt = result.unstable or result.difference or result.late.get(DECISIVE, "")
                 told[tier] = prediction(self.predicted, result.metrics[DECISIVE], doubt)
                 of_tier[DECISIVE][tier] |= {
                     "predicted_ms": round(self.predicted.best, 6),

@@ -81,7 +81,8 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
             "Outputs: identical, token by token"
             + (f"; log-probabilities differ by at most {result.logprobs:.3g}." if known else ".")
         )
-    refused = {one.refused: name for name, one in result.metrics.items() if one.refused}
+    refused = {why: name for name, why in result.late.items() if name not in result.metrics}
+    refused |= {one.refused: name for name, one in result.metrics.items() if one.refused}
     return lines + [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from bench_prep.measure.verdict import Verdict
 from bench_prep.service.answers import (
@@ -18,8 +20,9 @@ from bench_prep.service.answers import (
     percentiles_ms,
     tokens_per_s,
 )
-from bench_prep.service.figures import Limits, judge_tier
+from bench_prep.service.figures import Limits, TierResult, judge_tier
 from bench_prep.service.predicted import Predicted, prediction
+from bench_prep.service.view import tier_view
 
 TOKENS = 21
 #: Of 12 requests: what each brings of its own, and noise of 0.2 %.
@@ -140,16 +143,58 @@ def test_refusals_of_a_gain() -> None:
     assert said(right | {"candidate": worse}) == "inconclusive"
 
 
-def test_tokens_that_come_together_say_nothing_about_times() -> None:
+def late(change: Callable[[Answer], Answer]) -> TierResult:
+    """Of a faster candidate whose stream is changed."""
     found = arms(1, 0.8, 1)
-    burst = [replace(one, itl=(1e-6,) * 4 + one.itl[4:]) for one in found["candidate"].timed]
-    assert burst[0].together == pytest.approx(4 / 20)
-    assert replace(burst[0], chunks=(1, 3, 17)).together == pytest.approx((4 + 18) / 20)
-    late = found | {"candidate": Answers(found["candidate"].warmup, tuple(burst))}
-    metrics = judge_tier(late, 0.01, Limits(), "").metrics
-    assert {metrics[name].verdict for name in ("ttft", "tpot", "itl")} == {"inconclusive"}
-    assert metrics["tpot"].refused.startswith("20 % of a server's tokens came together")
-    assert metrics["latency"].verdict == "faster"
+    timed = tuple(change(one) for one in found["candidate"].timed)
+    return judge_tier(found | {"candidate": Answers(answer(0.02), timed)}, 0.01, Limits(), "")
+
+
+def test_tokens_that_come_together_with_the_first_are_not_counted() -> None:
+    """Neither in one chunk nor in chunks of one instant: the others' time is theirs."""
+
+    def change(one: Answer) -> Answer:
+        tpot = one.tpot
+        ttft = one.ttft + 5 * tpot  # 4 in the first chunk, and 2 at once after it
+        assert replace(one, ttft=ttft).tpot < 0.8 * tpot
+        itl, chunks = (1e-6,) * 2 + (tpot,) * 15, (4, *(1,) * 17)
+        burst = replace(one, ttft=ttft - 2e-6, itl=itl, chunks=chunks)
+        assert burst.tpot == pytest.approx(tpot) and burst.together == pytest.approx(5 / 20)
+        return burst
+
+    result = late(change)
+    verdicts = {name: one.verdict for name, one in result.metrics.items()}
+    assert verdicts == {
+        **{"ttft": "inconclusive", "itl": "inconclusive", "tpot": "faster", "latency": "faster"}
+    }
+    assert result.metrics["tpot"].effect.value == pytest.approx(-0.2, abs=0.005)
+    assert set(result.late) == {"ttft", "itl"}
+    assert result.late["itl"].startswith("25 % of a server's tokens came together")
+
+
+def test_tokens_that_come_together_later_are_no_matter_for_tpot() -> None:
+    result = late(lambda one: replace(one, itl=(one.tpot * 5,) * 4, chunks=(1, 5, 5, 5, 5)))
+    assert set(result.late) == {"itl"} and result.metrics["itl"].verdict == "inconclusive"
+    assert result.metrics["tpot"].verdict == "faster"
+
+
+def test_answers_that_come_at_once_have_no_tpot() -> None:
+    result = late(lambda one: replace(one, ttft=one.latency, itl=(), chunks=(TOKENS,)))
+    assert "tpot" not in result.metrics and "100 %" in result.late["tpot"]
+    assert result.metrics["latency"].verdict == "faster"
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(tier_view("4-8", arms(1, 0.8, 1), result, Limits()))
+    assert "No verdict for TPOT: 100 % of a server's answers came" in shown.getvalue()
+
+
+def test_an_answer_of_one_token_has_no_tpot_and_is_not_late() -> None:
+    found = arms(1, 0.8, 1)
+    for arm, one in found.items():
+        short = replace(answer(0.02), tokens=(0,), latency=0.1, itl=(), chunks=(1,))
+        found[arm] = replace(one, timed=(*one.timed, short))
+    result = judge_tier(found, 0.01, Limits(), "")
+    assert result.metrics["tpot"].verdict == "faster" and not result.late
+    assert result.metrics["tpot"].effect.rounds == 12
 
 
 def test_limits_and_figures() -> None:
