@@ -110,8 +110,8 @@ def run(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Fixed number of baseline / candidate / baseline rounds, without a budget; "
-            "a verdict needs 10."
+            help="Number of baseline / candidate / baseline rounds, which only --budget ends "
+            "early; a verdict needs 10."
         ),
     ] = None,
     margin: MarginOption = None,
@@ -251,7 +251,9 @@ def engine(
     stretch: Annotated[int, typer.Option(min=1, help="Timed steps of each stretch.")] = 64,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Fixed number of rounds of three stretches, without a budget."),
+        typer.Option(
+            min=1, help="Number of rounds of three stretches, which only --budget ends early."
+        ),
     ] = None,
     margin: MarginOption = None,
     budget: BudgetOption = None,

@@ -51,7 +51,7 @@ BudgetOption = Annotated[
     float | None,
     typer.Option(
         help="Most seconds of timing; it ends earlier once the change is known to half the "
-        "margin. Default: 60."
+        "margin. Default: 60, or no limit with --rounds."
     ),
 ]
 OutputOption = Annotated[

@@ -17,8 +17,9 @@ OUR_CANDIDATE = "bench_prep.fastpath:attach"
 class RunSettings(BaseModel):
     """What a run times. Positions and lengths are in tokens; iterations are decode steps.
 
-    `margin` is in percent of the baseline's time, `budget` in seconds (`measure.method`). `seed`
-    draws requests and checked steps; None: a new one, once the candidate has been loaded.
+    `margin` is in percent of the baseline's time, `budget` in seconds; None as in
+    `measure.method`. `seed` draws requests and checked steps; None: a new one, once the candidate
+    has been loaded.
 
     The defaults are the published setting (`configs/reference.toml`).
     """
@@ -35,7 +36,7 @@ class RunSettings(BaseModel):
     warmup: int = Field(100, ge=0, le=1_000_000)
     iters: int = Field(2000, ge=1, le=1_000_000)
     margin: float = Field(1.0, gt=0, lt=100)
-    budget: float = Field(60.0, gt=0, allow_inf_nan=False)
+    budget: float | None = Field(None, gt=0, allow_inf_nan=False)
     rounds: int | None = Field(None, ge=1, le=10_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     candidate: str = OUR_CANDIDATE

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +12,16 @@ from typing import Any
 
 from bench_prep.against import compare_worktrees
 from bench_prep.errors import BenchPrepError, as_raised
+from bench_prep.measure.method import Method
 from bench_prep.measure.records import Clock, Round
 from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import StoppedBy
-from bench_prep.measure.verdict import decisive, effect_of, round_log_ratio
+from bench_prep.measure.verdict import (
+    ROUNDS_FOR_VERDICT,
+    decisive,
+    effect_of,
+    round_log_ratio,
+)
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.provenance.verify import Verification
 from bench_prep.report.sections import STOPPED
@@ -27,7 +35,10 @@ _NAMES_SHOWN = 6
 
 @dataclass
 class Progress:
-    """What the timing process has sent so far."""
+    """What the timing process has sent so far.
+
+    `finished_s`: seconds since the timing began, of each finished round.
+    """
 
     environment: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
@@ -38,6 +49,7 @@ class Progress:
     stopped_by: StoppedBy | None = None
     error: dict[str, Any] | None = None
     done: bool = False
+    finished_s: list[float] = field(default_factory=list)
 
 
 def time_candidate(
@@ -76,8 +88,9 @@ def _timed(progress: Progress, stages: Stages) -> None:
     steps = len(next(iter(rounds[0].blocks[0].samples.values())))
     stages.passed(
         "time",
-        f"{'1 round' if len(rounds) == 1 else f'{len(rounds)} rounds'} of {steps} steps per block "
-        f"in {progress.slices} slices; {STOPPED[progress.stopped_by or 'interrupted']}; "
+        f"{_count(len(rounds), 'round')} of {_count(steps, 'step')} per block "
+        f"in {_count(progress.slices or 1, 'slice')}; "
+        f"{STOPPED[progress.stopped_by or 'interrupted']}; "
         f"{progress.environment['drawn_steps']} drawn steps and all end states identical",
     )
 
@@ -87,7 +100,10 @@ def _watcher(
 ) -> Callable[[dict[str, Any]], None]:
     """What is done with each event of the timing."""
 
+    began = 0.0
+
     def on_event(event: dict[str, Any]) -> None:
+        nonlocal began
         match event["event"]:
             case "imported":
                 stages.passed(
@@ -113,6 +129,7 @@ def _watcher(
                     f"whole state identical after each of {event['steps']} steps, "
                     f"{event['boundaries']} block boundaries among them",
                 )
+                began = time.monotonic()
                 update("the first round", "time")
             case "round":
                 one = Round.from_json(event["round"])
@@ -120,6 +137,9 @@ def _watcher(
                 if not one.left_out:
                     progress.log_ratios.append(round_log_ratio(one, decisive(one)))
                 progress.spans.append(Span.from_json(event["span"]))
+                progress.finished_s.append(time.monotonic() - began)
+                if len(progress.rounds) == 2:
+                    _say_what_is_short(settings.method, progress.finished_s, stages)
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
                 progress.environment["drawn_steps"] = event["drawn_steps"]
@@ -128,6 +148,8 @@ def _watcher(
                 progress.clock_cost = event["ns"]
             case "stopped":
                 progress.stopped_by = event["by"]
+                if len(progress.rounds) == 1:  # and there is no second one
+                    _say_what_is_short(settings.method, progress.finished_s, stages)
             case "error":
                 progress.error = event
             case "done":
@@ -156,14 +178,44 @@ def time_worktrees(
     _timed(progress, stages)
 
 
+def _say_what_is_short(method: Method, finished_s: list[float], stages: Stages) -> None:
+    """What cannot end in a verdict is said as soon as that can be known, with what would do.
+
+    `finished_s` are the seconds of the first round, or of the first two, since the timing began.
+    """
+    if method.rounds is not None and method.rounds < ROUNDS_FOR_VERDICT:
+        stages.passed(
+            "",
+            f"--rounds {method.rounds} gives no verdict, which needs {ROUNDS_FOR_VERDICT} rounds",
+        )
+        return
+    short = f"--budget {method.limit_s:g} is too short for a verdict"
+    if len(finished_s) == 1:
+        stages.passed(
+            "",
+            f"{short}, which needs {ROUNDS_FOR_VERDICT} rounds: the first one ended after "
+            f"{finished_s[0]:.1f} s; leave --budget out",
+        )
+        return
+    first, second = finished_s
+    expected = second + (ROUNDS_FOR_VERDICT - 2) * (second - first)
+    if expected > method.limit_s:
+        # A larger budget makes longer blocks, until 30 of their rounds fill it.
+        stages.passed(
+            "",
+            f"{short}: the {ROUNDS_FOR_VERDICT} rounds that it needs take about {expected:.1f} s; "
+            f"give --budget {math.ceil(1.5 * expected)}",
+        )
+
+
 def _so_far(progress: Progress) -> str:
     if not progress.log_ratios:
-        return f"{len(progress.rounds)} rounds, none of which counts"
+        return f"{_count(len(progress.rounds), 'round')}, none of which counts"
     effect = effect_of(progress.log_ratios)
     between = ""
     if effect.low is not None and effect.high is not None:
         between = f" ({100 * effect.low:+.2f} to {100 * effect.high:+.2f} %)"
-    return f"{effect.rounds} rounds, change {100 * effect.value:+.2f} %{between}"
+    return f"{_count(effect.rounds, 'round')}, change {100 * effect.value:+.2f} %{between}"
 
 
 def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:
@@ -177,6 +229,10 @@ def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:
         f"{settings.position}, block sizes {settings.block_sizes_text}"
         + "".join(f", {name}" for name in extras)
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _ending(returned: int) -> str:

@@ -161,7 +161,7 @@ def _own(frame: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
     method = calibration.method
     mine = (
         (frame["seed"] == calibration.seed)
-        & (frame["budget_s"] == method.budget_s)
+        & (frame["budget_s"] == method.limit_s)
         & (frame["margin_pct"] == round(100 * method.margin, 6))
     )
     for name, here in environment().items():
@@ -191,7 +191,7 @@ def tables(tallies: Sequence[Tally], method: Method) -> Iterator[Table]:
     """One for each clock; below every count is its share's exact interval of 95 %."""
     for name in dict.fromkeys(_clock(one) for one in tallies):
         made = Table(
-            title=f"{name}; margin {100 * method.margin:g} %, at most {method.budget_s:g} s",
+            title=f"{name}; margin {100 * method.margin:g} %, at most {method.limit_s:g} s",
             caption="false: a difference where there is none, or the opposite of the planted one; "
             "missed: twice the margin or more, not found; open: inconclusive; change: median "
             "estimate, in per cent; held: the interval has the planted change; s: median seconds. "

@@ -100,7 +100,7 @@ def settle_planted(rng: np.random.Generator, work: Work, cell: Cell, method: Met
     """The verdict on a candidate that is `work`, slowed down as the cell says."""
     watch = Watch(work.read)
     with cell.condition.load(rng):
-        speed = Speed(cell.condition.law(rng, method.budget_s))
+        speed = Speed(cell.condition.law(rng, method.limit_s))
         return settle(
             Planted(work, speed, 0.0),
             Planted(work, speed, cell.effect_pct / 100),
@@ -140,7 +140,7 @@ def try_once(
                 low_pct=None if judged.effect.low is None else _pct(judged.effect.low),
                 high_pct=None if judged.effect.high is None else _pct(judged.effect.high),
                 margin_pct=round(100 * method.margin, 6),
-                budget_s=method.budget_s,
+                budget_s=method.limit_s,
                 seconds=round(result.seconds, 3),
                 stopped_by=result.stopped_by,
                 rounds=len(result.rounds),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 #: Half of the margin: an effect of nothing is then told from one of twice the margin.
 WIDTH_OF_MARGIN = 0.5
 #: Blocks are cut shorter where so many rounds would not fit into the budget.
 ROUNDS_IN_BUDGET = 30
+#: Seconds after which a timing ends that was given neither a budget nor rounds.
+BUDGET_S = 60.0
 #: Timed seconds of a slice: what disturbs a machine comes and goes within tens of milliseconds.
 SLICE_S = 0.010
 
@@ -21,14 +24,15 @@ class Method:
         iters: timed steps of each block, at most: fewer where `ROUNDS_IN_BUDGET` rounds would
             not fit into the budget.
         margin: a difference up to this fraction of the baseline counts as none.
-        budget_s: seconds after which the timing ends, whatever is known by then.
-        rounds: a fixed number of rounds, with neither budget nor target width.
+        budget_s: seconds after which the timing ends, whatever is known by then; None: `BUDGET_S`,
+            or no limit where `rounds` is given.
+        rounds: a fixed number of rounds, which no target width ends early, but a given budget does.
     """
 
     warmup: int = 100
     iters: int = 2000
     margin: float = 0.01
-    budget_s: float = 60.0
+    budget_s: float | None = None
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -36,7 +40,14 @@ class Method:
             raise ValueError("a block has at least one timed step, and no negative warm-up")
         if not 0 < self.margin < 1:
             raise ValueError(f"a margin is a fraction between 0 and 1, not {self.margin}")
-        if not 0 < self.budget_s < float("inf"):
+        if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise ValueError(f"a budget is a number of seconds above zero, not {self.budget_s}")
         if self.rounds is not None and self.rounds < 1:
             raise ValueError("at least one round")
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which the timing ends: `budget_s` and what follows where it is None."""
+        if self.budget_s is not None:
+            return self.budget_s
+        return BUDGET_S if self.rounds is None else math.inf

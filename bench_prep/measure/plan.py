@@ -50,7 +50,8 @@ class Pace:
 def find_pace(take: Take, method: Method) -> Pace:
     """Slices of about `SLICE_S` timed seconds of the slower arm, as many as `iters` steps need.
 
-    Where the budget has no room for `ROUNDS_IN_BUDGET` such rounds there are fewer.
+    Where the budget has no room for `ROUNDS_IN_BUDGET` such rounds there are fewer, unless the
+    rounds are fixed: then the blocks are those that were asked for.
     """
     _pilot(take, 1, 1)  # the first calls of all
     pilot = 1
@@ -68,7 +69,7 @@ def find_pace(take: Take, method: Method) -> Pace:
     steps = max(1, min(pilot, round(pilot * SLICE_S / timed_s)))
     slices = method.iters / steps
     if method.rounds is None:
-        slices = min(slices, method.budget_s / ROUNDS_IN_BUDGET / (taken_s * steps / pilot))
+        slices = min(slices, method.limit_s / ROUNDS_IN_BUDGET / (taken_s * steps / pilot))
     iters = max(1, min(method.iters, round(slices * steps)))
     count = min(iters, math.ceil(slices))
     least, more = divmod(iters, count)

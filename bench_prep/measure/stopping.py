@@ -112,6 +112,7 @@ class Ending:
 
 def criteria(method: Method) -> tuple[Criterion, ...]:
     """The method's reasons to stop, the first of which that is met is the one."""
+    budget = TimeBudget(method.limit_s)
     if method.rounds is not None:
-        return (FixedRounds(method.rounds),)
-    return TargetWidth(WIDTH_OF_MARGIN * method.margin), TimeBudget(method.budget_s)
+        return FixedRounds(method.rounds), budget
+    return TargetWidth(WIDTH_OF_MARGIN * method.margin), budget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isinf
 from typing import Any
 
 import pandas as pd
@@ -136,7 +137,7 @@ def rows(
         "iters": len(counted[0].blocks[0].samples[clocks[0]]),
         "slices": slices,
         "margin_pct": settings.margin,
-        "budget_s": settings.budget if settings.rounds is None else None,
+        "budget_s": None if isinf(settings.method.limit_s) else settings.method.limit_s,
         "rounds": len(counted),
         "rounds_left_out": len(rounds) - len(counted),
         "stopped_by": stopped_by,

@@ -72,7 +72,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("iters", "int", "setting", "steps", "timed steps of each block"),
     Column("slices", "int", "setting", "slices", "interleaved parts of each block", since=3),
     Column("margin_pct", "float", "setting", "%", "a difference up to this is none", since=3),
-    Column("budget_s", "float", "setting", "s", "the timing's time; empty: fixed rounds", since=3),
+    Column("budget_s", "float", "setting", "s", "the timing's time; empty: no limit", since=3),
     Column("rounds", "int", "result", "rounds", "finished A/B/A rounds; figures are medians of"),
     Column("rounds_left_out", "int", "result", "rounds", "other rounds, not counted", since=3),
     Column("withheld", "text", "result", "", "why the interval's verdict is none", since=3),

@@ -72,11 +72,22 @@ def test_rounds_that_do_not_count_have_no_say() -> None:
     assert ending.after([round_of(1000)] * ROUNDS_FOR_VERDICT, 2, 1) == "width"
     assert Ending(Method()).after(wild, 59, 2) == "budget"
     assert Ending(Method(rounds=5)).after(wild, 1, 1) == "rounds"
+    assert Ending(Method(rounds=6)).after(wild, 1e6, 1) is None
+
+
+def test_of_rounds_and_budget_the_first_that_is_reached_ends() -> None:
+    block = {"host": [1], "ready": [1]}
+    one = Round(tuple(Block(arm, block) for arm in ARMS))  # type: ignore[arg-type]
+    both = Method(rounds=5, budget_s=9)
+    assert Ending(both).after([one] * 4, 8.5, 1) == "budget"
+    assert Ending(both).after([one] * 5, 8, 1) == "rounds"
+    assert Ending(both).after([one] * 4, 8, 1) is None
 
 
 def test_the_criteria_of_a_method() -> None:
     assert criteria(Method(margin=0.02, budget_s=7)) == (TargetWidth(0.01), TimeBudget(7))
-    assert criteria(Method(rounds=7)) == (FixedRounds(7),)
+    assert criteria(Method(rounds=7)) == (FixedRounds(7), TimeBudget(math.inf))
+    assert criteria(Method(rounds=7, budget_s=9)) == (FixedRounds(7), TimeBudget(9))
     assert [criterion.name for criterion in criteria(Method())] == ["width", "budget"]
 
 
