@@ -25,6 +25,7 @@ from bench_prep.errors import (
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.report.rows import rows
+from bench_prep.report.sections import verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
@@ -91,10 +92,12 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             steps = store(output, frame, run_id, progress.rounds)
         finally:
             console.print(result_view(frame))
+    decisive = frame[frame["clock"] == "ready"].iloc[0]
+    console.print()
+    stages.passed("verdict", verdict_line(decisive))
     stages.passed("result", f"{output}; every step in {steps.name}")
     if interrupted:
         return EXIT_INTERRUPTED
-    decisive = frame[frame["clock"] == "ready"].iloc[0]
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
 
 

@@ -21,7 +21,7 @@ from bench_prep.measure.stopping import StoppedBy
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.report.rows import rows as make_rows
-from bench_prep.report.sections import STOPPED
+from bench_prep.report.sections import STOPPED, verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import RunSettings
@@ -112,8 +112,10 @@ def time_engine(
     )
     steps = store(output, frame, run_id, found.rounds)
     console.print(result_view(frame))
-    stages.passed("result", f"{output}; every step in {steps.name}")
     host = frame[frame["clock"] == "host"].iloc[0]
+    console.print()
+    stages.passed("verdict", verdict_line(host))
+    stages.passed("result", f"{output}; every step in {steps.name}")
     return EXIT_INCONCLUSIVE if host["verdict"] == "inconclusive" else 0
 
 

@@ -28,7 +28,8 @@ class Doubt:
     remedy: str
 
 
-_PIN = "stop other work, or pin the run to quiet processors: taskset -c NUMBERS bench-prep ..."
+#: What to do about others on the processors.
+PIN = "stop other work, or pin the run to quiet processors: taskset -c NUMBERS bench-prep ..."
 
 
 def doubts(spans: Sequence[Span]) -> list[Doubt]:
@@ -61,7 +62,7 @@ def _processors(spans: Sequence[Span]) -> Iterator[Doubt]:
     if busy and own is not None and processors:
         others = (busy - own) / elapsed
         if others > OTHER_WORK * processors:
-            yield Doubt(f"other work kept {others:.1f} of {processors} processors busy", _PIN)
+            yield Doubt(f"other work kept {others:.1f} of {processors} processors busy", PIN)
     stolen = _grown(spans, "steal_s")
     if stolen and busy and stolen > STOLEN * (busy + stolen):
         yield Doubt(
@@ -73,7 +74,7 @@ def _processors(spans: Sequence[Span]) -> Iterator[Doubt]:
     if waited and waited > WAITED * elapsed:
         yield Doubt(
             f"the timing thread waited {100 * waited / elapsed:.1f} % of the time for a processor",
-            _PIN,
+            PIN,
         )
     if any(span.before.affinity != span.after.affinity for span in spans):
         yield Doubt(

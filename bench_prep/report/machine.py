@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench_prep.measure.doubts import doubts, unknown
+from bench_prep.measure.doubts import PIN, doubts, unknown
 from bench_prep.measure.records import Round
 from bench_prep.measure.state import MachineState, Span
 
@@ -118,6 +118,11 @@ def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]
         for entry in dict.fromkeys(entry for cell in cells for entry in cell if entry):
             found.append(f"{said}: {entry}{which(entry in cell for cell in cells)}.")
     whys = [why for cell in frame["left_out_because"] for why in cell.split(_SEPARATOR)]
+    if any("preempted" in why for why in whys):
+        found.append(
+            f"What to do about preempted rounds: {PIN}; and run fewer of them at once than there "
+            "are processors."
+        )
     if any(" in " in why and "preempted" not in why for why in whys):
         found.append(
             "What to do about left-out rounds: raise --warmup, so that it happens before the "
@@ -134,7 +139,7 @@ def _preempted(row: pd.Series[Any]) -> str:
     share = row["preempted_pct"]
     return (
         f"In {share:.0f} % of the timed steps other programs had the processor for a while; these "
-        "are in no median"
+        f"are in no median. What to do: {PIN}"
         if share >= _PREEMPTED_PCT  # not so where it is unknown
         else ""
     )

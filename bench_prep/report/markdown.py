@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench_prep.report.sections import Section
+from bench_prep.report.section import Section
 
 
 def _escaped(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Rows are sorted by position, then block sizes (as numbers), then clock (host, ready, device), then
 the other settings and the machine, then the time of start: rows to compare stand together. What
-all rows share is said once, in "Common to all"; what differs labels the rows. The time of
+all rows share is said once, at the end; what differs labels the rows. The time of
 start, the run and the file label rows only if nothing else tells them apart.
 """
 
@@ -18,38 +18,38 @@ from rich.console import Console, RenderableType
 from bench_prep.errors import UsageError
 from bench_prep.measure.records import CLOCKS
 from bench_prep.measure.statistics import share_of_step
-from bench_prep.report.markdown import markdown as as_markdown
-from bench_prep.report.read import load
-from bench_prep.report.schema import BY_NAME
-from bench_prep.report.sections import (
+from bench_prep.report.cells import (
     CONFIDENT,
-    FORMULAS,
+    HOST_IS_READY,
     NEEDS_ROUNDS,
     NONE,
-    NOT_THE_SERVICE,
     OUTPUT_TOKENS,
-    SAME,
-    Section,
     change,
     cumulative,
     intervals,
     label,
     milliseconds,
     missing,
-    notes_section,
     percent,
     ratio,
-    run_sections,
+    said,
     shown,
-    tpot_note,
+    together,
     with_unit,
 )
+from bench_prep.report.markdown import markdown as as_markdown
+from bench_prep.report.notes import notes_section
+from bench_prep.report.read import load
+from bench_prep.report.schema import BY_NAME
+from bench_prep.report.section import Section
+from bench_prep.report.sections import FORMULAS, NOT_THE_SERVICE, SAME, run_sections, tpot_note
 from bench_prep.report.tables import render
 
 #: The width for which the tables are laid out, in characters.
 WIDTH = 80
 _GAP = 2
 _FILE = "file"
+_CLOCKS = (HOST_IS_READY, *CLOCKS)
 _SORT = ("mrope", "prompt_embeds", "candidate", "device_name", "vllm_version", "started", "run")
 #: What labels rows only if nothing else tells them apart.
 _LAST_RESORT = ("started", "run", _FILE)
@@ -67,14 +67,14 @@ def _sort_key(row: pd.Series[Any]) -> tuple[Any, ...]:
     return (
         float("inf") if missing(row["position"]) else float(row["position"]),
         _block_sizes_key(row["block_sizes"]),
-        CLOCKS.index(clock) if clock in CLOCKS else len(CLOCKS),
+        _CLOCKS.index(clock) if clock in _CLOCKS else len(_CLOCKS),
         *(shown(name, row[name]) for name in _SORT),
     )
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """All rows, sorted; a column that a file lacks is empty in its rows."""
-    frame = pd.concat(frames, ignore_index=True)
+    frame = together(pd.concat(frames, ignore_index=True))
     keys = [_sort_key(row) for _, row in frame.iterrows()]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return frame.iloc[order].reset_index(drop=True)
@@ -215,7 +215,7 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
         labelled.table(
             "Verdicts",
             ("verdict", "change", CONFIDENT, "margin"),
-            [(str(row["verdict"]), *change(row)) for row in rows],
+            [(said(row), *change(row)) for row in rows],
             f"{FORMULAS['effect']}. {SAME}",
         ),
         labelled.table(
@@ -251,7 +251,9 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
         )
     )
     names = [f"row {number}" for number in labelled.number[1:]]
-    return [*_common(frame), *labelled.legend(), *sections, *notes_section(frame, names)]
+    verdicts, *others = sections
+    notes = notes_section(frame, names)
+    return [*labelled.legend(), verdicts, *notes, *others, *_common(frame)]
 
 
 def report_sections(frames: Sequence[pd.DataFrame]) -> list[Section]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from bench_prep.errors import Inconclusive
 from bench_prep.measure.comparison import judge
+from bench_prep.measure.doubts import PIN
 from bench_prep.measure.records import ARMS, Clock, Round
 from bench_prep.measure.state import Span
 from bench_prep.measure.statistics import (
@@ -117,7 +118,9 @@ def rows(
         raise Inconclusive(
             f"all {len(rounds)} rounds were disturbed and left out, the last one because "
             f"{rounds[-1].left_out}",
-            "remove the disturbance, or raise --warmup, and run again",
+            PIN
+            if "preempted" in rounds[-1].left_out
+            else "remove the disturbance, or raise --warmup, and run again",
         )
     clocks = clocks_of(counted)
     common = {

@@ -43,18 +43,27 @@ class RowsFile:
             UsageError: a file cannot be written, or is something else.
             Missing: no space on the disk.
         """
-        target = path.resolve()
         with as_user_error(beside):
             replace(beside.resolve(), content)
         try:
-            with as_user_error(path), locked(target):
-                old = self._old(path)
-                new = frame.to_csv(index=False, header=not old, lineterminator="\n")
-                replace(target, (old + new).encode("utf-8", "backslashreplace"))
+            self.add(path, frame)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
         return beside
+
+    def add(self, path: Path, frame: pd.DataFrame) -> None:
+        """Add the rows, all or none.
+
+        Raises:
+            UsageError: the file cannot be written, or is something else.
+            Missing: no space on the disk.
+        """
+        target = path.resolve()
+        with as_user_error(path), locked(target):
+            old = self._old(path)
+            new = frame.to_csv(index=False, header=not old, lineterminator="\n")
+            replace(target, (old + new).encode("utf-8", "backslashreplace"))
 
     def _old(self, path: Path) -> str:
         """The content of a file of ours; empty where there is none."""

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import pandas as pd
 
 VERSION = 3
+#: The first version whose verdicts follow from the interval of the change.
+VERDICT_SINCE = 3
 #: The versions that `report` reads. Rows are only ever added to a file of `VERSION`.
 READABLE = (1, 2, 3)
 

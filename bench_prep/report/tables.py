@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench_prep.report.sections import Section, run_sections
+from bench_prep.report.section import Section
+from bench_prep.report.sections import run_sections
 
 _STYLES = {
     "faster": "bold green",

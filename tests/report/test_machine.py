@@ -28,7 +28,7 @@ from bench_prep.report.rows import rows
 from bench_prep.report.store import append, write_steps
 from bench_prep.settings import RunSettings
 
-MakeFrame = Callable[[int, int], pd.DataFrame]
+MakeFrame = Callable[..., pd.DataFrame]
 
 BEFORE = MachineState(at_s=1.0, read_s=0.0015, processors=8, affinity=(0, 1, 2, 5), threads=2)
 AFTER = replace(BEFORE, at_s=2.0, load=0.5, slowed_by=("a; b", "c"), omp_num_threads="2")
@@ -154,8 +154,8 @@ class TestRows:
     def frame(self, make_round: Callable[..., Round]) -> MakeFrame:
         """Makes the rows of so many rounds that count, and so many that do not."""
 
-        def make(counted: int, left_out: int) -> pd.DataFrame:
-            left = replace(make_round(), left_out="hot; loud")
+        def make(counted: int, left_out: int, why: str = "hot; loud") -> pd.DataFrame:
+            left = replace(make_round(), left_out=why)
             rounds = [make_round()] * counted + [left] * left_out
             return rows(
                 RunSettings(),
@@ -208,6 +208,9 @@ class TestRows:
     def test_left_out_rounds_alone_are_no_result(self, frame: MakeFrame) -> None:
         with pytest.raises(Inconclusive, match=r"all 3 rounds were disturbed and left out, .* hot"):
             frame(0, 3)
+        with pytest.raises(Inconclusive) as raised:
+            frame(0, 3, "most steps were preempted in candidate")
+        assert "taskset -c NUMBERS" in raised.value.remedy
 
 
 @pytest.mark.parametrize(("share", "said"), [(float("nan"), 0), (0.9, 0), (12.3, 1)])
@@ -216,3 +219,14 @@ def test_preempted_steps_are_mentioned(share: float, said: int) -> None:
     found = machine_warnings(pd.DataFrame([one]), which)
     assert len(found) == said
     assert all(text.startswith("In 12 % of the timed steps other programs") for text in found)
+    assert all("taskset -c NUMBERS" in text for text in found)
+
+
+def test_preempted_rounds_come_with_what_to_do() -> None:
+    why = "most steps were preempted in candidate"
+    found = machine_warnings(pd.DataFrame([row([timed(), timed(why)], [], clock="host")]), which)
+    assert [text.partition(":")[0] for text in found] == [
+        "Left out and not counted, whatever their times",
+        "What to do about preempted rounds",
+    ]
+    assert "taskset -c NUMBERS" in found[1] and "--warmup" not in " ".join(found)

@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 from bench_prep.errors import UsageError
+from bench_prep.report.cells import OUTPUT_TOKENS
 from bench_prep.report.overview import render_report, report_markdown, report_sections, run_report
-from bench_prep.report.sections import NOT_THE_SERVICE, OUTPUT_TOKENS
+from bench_prep.report.sections import NOT_THE_SERVICE
 from bench_prep.report.store import append
 from bench_prep.report.tables import result_view
 
@@ -106,8 +107,59 @@ def test_one_run_shows_its_blocks_machine_and_intervals(make_frame, make_round) 
     assert "1.8868 to 2.0000" in text
     assert "47.0 to 50.0" in text
     for fact in ("NVIDIA H200", "0.26.0", "0123456789abcdef", "24576 tokens", "16,16"):
-        assert fact in text
+        assert fact in words(text)
     assert "Host time" in text and "Ready time" in text and "Device time" not in text
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_the_verdict_stands_first_and_the_settings_last(make_frame, single) -> None:
+    frames = [make_frame("a")] if single else runs(make_frame)
+    titles = [one.title.partition(":")[0] for one in report_sections(frames)]
+    # What the rows of several runs are called comes before their verdicts.
+    assert titles[:3] == (
+        ["Verdict", "Notes", "Blocks"] if single else ["Rows", "Verdicts", "Notes"]
+    )
+    assert titles[-1] == ("Machine and versions" if single else "Common to all")
+    headings = [line[3:] for line in report_markdown(frames).splitlines() if line[:3] == "## "]
+    assert [one.partition(":")[0] for one in headings] == titles
+
+
+def test_one_row_for_both_clocks_without_a_device(make_frame, make_round) -> None:
+    without = {"compared": True, "platform": "cpu"}
+    same = [replace(make_round(), blocks=tuple(
+        replace(block, samples=dict.fromkeys(("host", "ready"), block.samples["host"]))
+        for block in make_round().blocks
+    ))]  # fmt: skip
+    frame = make_frame("a", rounds=same, environment=without)
+    text = printed(result_view(frame))
+    assert text.count("2.5576x") == 1 and "host = ready" in text
+    assert list(frame["clock"]) == ["host", "ready"], "the table itself keeps both"
+    other = make_frame("b", rounds=same, environment=without, position=512)
+    assert [row[2:5] for row in section([frame, other], "Verdicts").rows] == [
+        ("inconclusive", "-60.95 %", "needs 10 rounds")
+    ] * 2
+
+    def clocks(frame: pd.DataFrame) -> list[str]:
+        return [row[0] for row in section([frame], "Verdict").rows]
+
+    assert clocks(frame) == ["host = ready"]
+    assert clocks(make_frame(environment=without)) == ["host", "ready"], "they differ"
+    on_device = make_frame(rounds=same, environment=without | {"platform": "cuda"})
+    assert clocks(on_device) == ["host", "ready"]
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_a_verdict_by_an_older_rule_is_marked(markdown) -> None:
+    results = Path(__file__).resolve().parents[2] / "results"
+    path = results / "h200-0.26.0.csv"
+    text = words(report([path], markdown))
+    assert "faster (old rule)" in text
+    assert "Verdict by the old rule: the speedup's 95 % interval" in text
+
+
+def test_todays_verdict_is_not_marked(make_frame, make_round) -> None:
+    text = printed(result_view(make_frame(rounds=[make_round()] * 10)))
+    assert "faster" in text and "rule" not in text
 
 
 def warned(make_frame, **options) -> str:

@@ -1,0 +1,87 @@
+"""What a reader must know before believing the numbers: the notes below a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
+from bench_prep.report.cells import OLD_RULE, change, is_by_old_rule, missing
+from bench_prep.report.machine import machine_warnings
+from bench_prep.report.section import Section
+
+
+def why_inconclusive(row: pd.Series[Any]) -> str:
+    """Why a row's verdict is inconclusive, in one clause; empty for any other verdict."""
+    if row["verdict"] != "inconclusive":
+        return ""
+    if missing(row["effect_pct"]):
+        return "the file says so"
+    if row["withheld"]:
+        return str(row["withheld"])
+    if missing(row["effect_low_pct"]) or missing(row["effect_high_pct"]):
+        rounds = 1 if missing(row["rounds"]) else row["rounds"]
+        counted = "1 round" if rounds == 1 else f"{rounds} rounds"
+        if rounds >= ROUNDS_FOR_VERDICT:
+            return f"{row['rounds_left_out']} rounds were left out, more than the {counted} counted"
+        return f"{counted}, and a verdict needs {ROUNDS_FOR_VERDICT}"
+    _, between, margin = change(row)
+    return f"the change lies between {between.replace(' to ', ' and ')}, the margin is {margin}"
+
+
+def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
+    """What a reader must know before believing the numbers; `names` says which row is meant."""
+    found = []
+
+    def which(flags: Iterable[Any]) -> str:
+        hit = [name for name, flag in zip(names, flags, strict=True) if flag]
+        return "" if len(hit) == len(names) else f" ({', '.join(hit)})"
+
+    different = [verdict == "different" for verdict in frame["verdict"]]
+    if any(different):
+        found.append(f"The outputs differ: no timing is reported{which(different)}.")
+    partial = [not missing(value) and bool(value) for value in frame["partial"]]
+    if any(partial):
+        found.append(f"Partial: interrupted, only the finished rounds are counted{which(partial)}.")
+    fallen_back = [not missing(value) and value < 100 for value in frame["dispatched_pct"]]
+    if any(fallen_back):
+        found.append(
+            "Not every timed step took the fast path; the others fell back to vLLM's own"
+            f"{which(fallen_back)}."
+        )
+    alone = [not missing(value) and not value for value in frame["compared"]]
+    if any(alone):
+        found.append(
+            f"No worktree was compared with: the installed vLLM was timed as it is{which(alone)}."
+        )
+    old = [is_by_old_rule(row) for _, row in frame.iterrows()]
+    if any(old):
+        found.append(
+            f"Verdict by the {OLD_RULE}{which(old)}: the speedup's 95 % interval, where there was "
+            "one, excludes 1 and the drift is smaller than the effect. Today's needs the interval "
+            "of the change and a margin; run again for it."
+        )
+    unknown = [missing(value) for value in frame["equal"]]
+    if any(unknown):
+        found.append(f"Whether the outputs were equal is not stated{which(unknown)}.")
+    reasons = [why_inconclusive(row) for _, row in frame.iterrows()]
+    found.extend(
+        f"Inconclusive{f' ({name})' if len(names) > 1 else ''}: {reason}."
+        for name, reason in zip(names, reasons, strict=True)
+        if reason
+    )
+    found.extend(machine_warnings(frame, which))
+    if any(reasons):
+        found.append(
+            "What to do: stop other work on the machine, raise --budget, leave out --rounds or "
+            "give more, and run again."
+        )
+    return found
+
+
+def notes_section(frame: pd.DataFrame, names: list[str]) -> list[Section]:
+    """The `warnings` as a section of their own, where there are any."""
+    notes = tuple(warnings(frame, names))
+    return [Section("Notes", notes=notes)] if notes else []
