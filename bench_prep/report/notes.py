@@ -54,7 +54,8 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
     alone = [not missing(value) and not value for value in frame["compared"]]
     if any(alone):
         found.append(
-            f"No worktree was compared with: the installed vLLM was timed as it is{which(alone)}."
+            "The installed vLLM was timed as it is: its files are those of its RECORD, and no "
+            f"worktree was given to compare them with{which(alone)}."
         )
     old = [is_by_old_rule(row) for _, row in frame.iterrows()]
     if any(old):
