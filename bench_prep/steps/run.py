@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +22,7 @@ from bench_prep.log_lines import NOT_USED
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.source import Source, prove_source
-from bench_prep.stages import Stages
+from bench_prep.stages import Stages, Update
 from bench_prep.steps.chrome import chrome_trace, last_run
 from bench_prep.steps.device import device_steps, read_profile
 from bench_prep.steps.frames import arm_of, blocked, frames_of
@@ -155,7 +157,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             },
             engine_environment(device, fastpath=True)
             | {FOLDER: str(recordings_folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-            told.on_event,
+            _saying(told, stages, update),
             log,
         )
         lines = require_done(told.last, log)
@@ -215,6 +217,36 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         stages.passed("", "the profiler saw no work of the device in these steps: not known")
     stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside.name}")
     return 0
+
+
+def _saying(told: _Told, stages: Stages, update: Update) -> Callable[[dict[str, Any]], None]:
+    """Keep what the engine's process sends, and show each stage as it passes."""
+    began = time.monotonic()
+
+    def on_event(event: dict[str, Any]) -> None:
+        told.on_event(event)
+        took = f"after {time.monotonic() - began:.0f} s"
+        match event["event"]:
+            case "loaded":
+                found = event["environment"]
+                stages.passed(
+                    "launch",
+                    f"vLLM {found['vllm_version']} on {found['device_name']}, loaded {took}",
+                )
+                update("warming up, and comparing the fast path with vLLM's own preparation")
+            case "equal":
+                stages.passed(
+                    "equal", f"both preparations left the same state in {told.checked} steps"
+                )
+                update("recording", "steps")
+            case "recorded":
+                counted = sum(number >= 0 for _, number in told.steps)
+                stages.passed("steps", f"{counted} in {len(told.stretches)} stretches, {took}")
+                update("profiling the device", "device")
+            case "profiled":
+                stages.passed("device", f"{event['arm']}: {len(event['steps'])} steps profiled")
+
+    return on_event
 
 
 def _engine_line(work: Workload, told: _Told, lines: list[str]) -> str:

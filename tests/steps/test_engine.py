@@ -59,6 +59,12 @@ def test_every_part_of_both_arms_has_its_row(frame: pd.DataFrame) -> None:
     assert (frame["equality_steps"] > 150).all()
 
 
+def test_each_stage_is_said_as_it_passes(ran: tuple[Path, str]) -> None:
+    stages = [line[:8].strip() for line in ran[1].splitlines() if "..." not in line[:13]]
+    wanted = ["sources", "launch", "equal", "steps", "engine", "result"]
+    assert [name for name in stages if name in wanted] == wanted
+
+
 def test_the_parts_fill_the_step(frame: pd.DataFrame) -> None:
     """Medians do not add up exactly; means of the same steps would."""
     for arm in (OWN, FAST):
