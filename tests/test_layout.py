@@ -17,18 +17,18 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "provenance": ({"errors"}, {"vllm", "torch"}),
     "fastpath": ({"errors", "log_lines", "snapshot"}, set()),
     "measure": ({"errors"}, {"vllm"}),
-    "calibrate": ({"errors", "measure", "report", "stages", "target"}, {"vllm"}),
+    "calibrate": ({"errors", "files", "measure", "report", "stages", "target"}, {"vllm"}),
     "decode": ({"errors", "settings", "snapshot"}, set()),
     "differential": (
         {
-            *{"bringup", "decode", "errors", "fastpath", "provenance", "settings", "snapshot"},
-            *{"source", "stages", "target"},
+            *{"bringup", "decode", "errors", "fastpath", "files", "provenance", "settings"},
+            *{"snapshot", "source", "stages", "target"},
         },
         set(),
     ),
     "engine": (
         {
-            *{"bringup", "differential", "errors", "fastpath", "log_lines", "measure"},
+            *{"bringup", "differential", "errors", "fastpath", "files", "log_lines", "measure"},
             *{"provenance", "report", "settings", "source", "stages", "target"},
         },
         set(),
@@ -40,7 +40,7 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
-    "report": ({"errors", "measure", "settings"}, {"vllm", "torch"}),
+    "report": ({"errors", "files", "measure", "settings"}, {"vllm", "torch"}),
     "service": (
         {
             *{"bringup", "engine", "errors", "measure", "provenance", "report", "serving"},

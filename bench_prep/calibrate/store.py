@@ -14,8 +14,9 @@ import pandas as pd
 
 from bench_prep.calibrate.trial import COLUMNS, SCHEMA, Trial
 from bench_prep.errors import UsageError
+from bench_prep.files import as_user_error, replace
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, verdict
-from bench_prep.report.store import as_user_error, locked, replace
+from bench_prep.report.store import locked
 
 #: Where a verdict was made.
 ENVIRONMENT = ("machine", "device", "python", "bench_prep")

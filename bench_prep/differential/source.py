@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.differential.files import check_replaceable, write_json
 from bench_prep.errors import BenchPrepError, Inconclusive, as_raised
 from bench_prep.fastpath.fingerprint import KNOWN_FILE
+from bench_prep.files import check_replaceable, write_json
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.source import Source, prove_source

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.bringup import fastpath_sha256
-from bench_prep.differential.files import check_replaceable, write_json
 from bench_prep.engine.compare import first_changed_step, first_difference, request_difference
 from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
 from bench_prep.engine.run import EngineRun, run_engine
@@ -25,6 +24,7 @@ from bench_prep.engine.shapes import write_model
 from bench_prep.engine.tokenizer import write_tokenizer
 from bench_prep.errors import Inconclusive, Missing, OutputsDiffer, UsageError
 from bench_prep.fastpath.fingerprint import KNOWN_FILE
+from bench_prep.files import check_replaceable, write_json
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.launch import temporary_folder

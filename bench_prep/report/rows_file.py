@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from bench_prep.errors import UsageError
-from bench_prep.report.store import as_user_error, locked, replace
+from bench_prep.files import as_user_error, replace
+from bench_prep.report.store import locked
 
 
 @dataclass(frozen=True)

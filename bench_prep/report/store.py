@@ -1,110 +1,70 @@
 """Writes results so that a killed run, a full disk or a second run never harms them.
 
-A write makes the whole new file beside the old one and then takes its place in one step; rows
-are added under a lock. So a reader sees either the old file or the new one, whole.
+A file is replaced as a whole (`bench_prep.files`), and rows are added under a lock. So a reader
+sees either the old file or the new one, whole.
 """
 
 from __future__ import annotations
 
-import errno
 import glob
 import gzip
 import os
-import secrets
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from bench_prep.errors import Missing, UsageError
+from bench_prep.errors import UsageError
+from bench_prep.files import FULL, as_user_error, beside, opened, replace
 from bench_prep.measure.records import CLOCKS, Round
 from bench_prep.report.read import RawTable, load, raw_table, read_bytes, torn_row
 from bench_prep.report.schema import NAMES, VERSION
 
-__all__ = ["append", "check_writable", "load", "steps_path", "write_steps"]
+__all__ = [
+    "append",
+    "as_user_error",
+    "check_writable",
+    "load",
+    "locked",
+    "replace",
+    "steps_path",
+    "store",
+    "write_steps",
+]
 
 #: How long a writer waits for another one, in seconds; a write takes milliseconds.
 LOCK_TIMEOUT_S = 60.0
 #: What a run may need on disk beside the old file, in bytes: its rows and its steps.
 RESERVE_BYTES = 16 << 20
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def as_user_error(path: Path) -> Iterator[None]:
-    """Turns what the operating system says about `path` into an error with a remedy."""
-    try:
-        yield
-    except Timeout:
-        raise UsageError(
-            f"another process has held {path} for {LOCK_TIMEOUT_S:.0f} s",
-            "wait for it, or choose another --output",
-        ) from None
-    except OSError as error:
-        if error.errno in _FULL:
-            raise Missing(
-                f"no space left to write {path} (the file is as it was)",
-                f"free some space in {path.parent}, or choose another --output",
-            ) from None
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", "choose another --output"
-        ) from None
-
-
-@contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
-    """A new, empty file beside `target` that is gone afterwards unless it was moved."""
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        # 0o666 without the umask's bits, as for any new file.
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _descriptor(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def replace(target: Path, content: bytes) -> None:
-    """Makes `content` the whole of `target`, or leaves it untouched; its mode is kept."""
-    with _temporary(target) as temporary:
-        with _descriptor(temporary) as descriptor:
-            with suppress(FileNotFoundError):
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            left = memoryview(content)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
-        # Closed first: some filesystems report a full disk only then.
-        temporary.replace(target)
-    # The content is safe; the new name is too once the folder is. Not every filesystem can.
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Nobody else writes `target` meanwhile; waits for others up to `LOCK_TIMEOUT_S` seconds."""
-    with FileLock(target.parent / f".{target.name}.lock", timeout=LOCK_TIMEOUT_S):
+    """Nobody else writes `target` meanwhile; waits for others up to `LOCK_TIMEOUT_S` seconds.
+
+    The empty lock file stays: who removes it lets one writer hold the removed file and the next
+    one a new file of its name, and on network file systems no check of either finds that.
+
+    Raises:
+        UsageError: another process has held it for so long.
+    """
+    lock = FileLock(target.parent / f".{target.name}.lock", timeout=LOCK_TIMEOUT_S)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(
+            f"another process has held {target} for {LOCK_TIMEOUT_S:.0f} s",
+            "wait for it, or choose another --output",
+        ) from None
+    try:
         # Whoever left these was killed: nobody else writes while we hold the lock.
         for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
             left.unlink(missing_ok=True)
         yield
+    finally:
+        lock.release()
 
 
 def _difference(raw: RawTable) -> str | None:
@@ -169,11 +129,11 @@ def check_writable(path: Path) -> None:
             content = read_bytes(target)
             if content:
                 _check_own(content, path)
-        with _temporary(target) as temporary, _descriptor(temporary) as descriptor:
+        with beside(target) as temporary, opened(temporary) as descriptor:
             try:
                 os.posix_fallocate(descriptor, 0, len(content) + RESERVE_BYTES)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL:
                     raise
                 # This filesystem cannot reserve space; the write itself will tell.
 

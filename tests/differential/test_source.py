@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from bench_prep.cli import app
 from bench_prep.differential import source
-from bench_prep.differential.files import check_replaceable, write_json
 from bench_prep.differential.source import LEAST_DISPATCHED, _add, _Watched
 from bench_prep.errors import Inconclusive, Missing, UsageError
+from bench_prep.files import check_replaceable, write_json
 from bench_prep.stages import Stages
 
 
