@@ -26,6 +26,7 @@ from bench_prep.cli_options import (
 from bench_prep.cli_prove import prove
 from bench_prep.cli_serve import serve
 from bench_prep.cli_steps import steps
+from bench_prep.cli_sweep import sweep
 from bench_prep.command import command_line
 from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, UsageError
 
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.add_typer(prove, name="prove")
 app.command()(steps)
 app.command()(serve)
+app.command()(sweep)
 _errors = Console(stderr=True, emoji=False)
 
 

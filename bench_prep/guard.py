@@ -21,14 +21,17 @@ MAY_WRAP = re.compile(r"(_dummy_run|input_batch\.block_table\.block_tables\[\d+\
 
 
 class Guard:
-    """Made before anything of the candidate runs; `runner` is its own, the other its twin."""
+    """Made before anything of the candidate runs; `runner` is its own, the other its twin.
 
-    def __init__(self, baseline_runner: Any, runner: Any) -> None:
+    `of_process` is the guard of another pair of this process, which looks at the process for both.
+    """
+
+    def __init__(self, baseline_runner: Any, runner: Any, of_process: Guard | None = None) -> None:
         self.runners = baseline_runner, runner
         self._baseline = kinds(baseline_runner)
         self._configuration = repr(baseline_runner.vllm_config)
-        self.integrity = Integrity()
-        self.threads = Threads()
+        self.integrity: Integrity = Integrity() if of_process is None else of_process.integrity
+        self.threads: Threads = Threads() if of_process is None else of_process.threads
         self.moved = MovedWork()
 
     def require(self, name: str) -> None:

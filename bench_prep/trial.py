@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import torch
-
-from bench_prep.candidate import (
-    DispatchedShare,
-    attach,
-    load_factory,
-    own_errors,
-    require_dispatched,
-)
-from bench_prep.decode.drawn import DrawnChecks
-from bench_prep.decode.draws import repeatable
-from bench_prep.decode.equality import compare, prove_equal, require_apart
-from bench_prep.decode.poison import Poison
-from bench_prep.decode.steps import Decoder, Workload
+from bench_prep.arms import Arms
+from bench_prep.candidate import attach, load_factory
 from bench_prep.decode.stretches import stretches
 from bench_prep.guard import Guard
-from bench_prep.measure.clocks import CudaDevice, clock_cost
-from bench_prep.measure.comparison import taking
+from bench_prep.measure.clocks import clock_cost
 from bench_prep.measure.plan import Timing
-from bench_prep.measure.records import Arm, Samples
 from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
 from bench_prep.settings import RunSettings
@@ -52,62 +37,30 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
         Missing: it left every step to vLLM's own path.
     """
     name = settings.candidate
-    baseline_runner, runner = guard.runners
-    own_path = baseline_runner._prepare_inputs
+    runner = guard.runners[1]
     candidate = attach(name, load_factory(name), runner)
     guard.require_code(name)
     seed = int.from_bytes(os.urandom(4)) if settings.seed is None else settings.seed
-
-    def workload(position: int, last: int | None = None) -> Workload:
-        changed = settings.model_copy(update={"position": position})
-        hidden = baseline_runner.inputs_embeds_size
-        return Workload.make(changed, hidden, runner.dtype, last, seed)
-
-    work = workload(settings.position)
-    baseline, other = Decoder(baseline_runner, work, own_path), Decoder(runner, work, candidate)
-    walked = stretches(settings.position, work.last_position, settings.block_sizes)
-    with torch.inference_mode(), own_errors(name, other), repeatable(seed):
-        proof = prove_equal(baseline, other, [workload(part[0], part[-1]) for part in walked])
-        require_dispatched(candidate)
-        guard.require(name)
-        for decoder in (baseline, other):
-            decoder.workload = work
-        poison = Poison.find(baseline, other)
-        checks = DrawnChecks(baseline, other, poison, work, seed, partial(guard.require, name))
-        device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
-        guard.integrity.watch(baseline=baseline, candidate=other, checks=checks, poison=poison)
+    watch = Watch(state_reader(runner.device))
+    arms = Arms(settings, guard, candidate, seed, watch.disturbances)
+    with arms.at_work():
+        proof = arms.prove(stretches(settings.position, arms.last_position, settings.block_sizes))
+        guard.integrity.watch(**arms.watched)
         send({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries, "seed": seed})
-        send({"event": "clock_cost", "ns": clock_cost(device)})
-        share = DispatchedShare(candidate)
-        watch = Watch(state_reader(runner.device))
-        slices = taking(baseline, other, device, watch.disturbances)
-
-        def take(arm: Arm, warmup: int, iters: int) -> Samples:
-            decoder = other if arm == "candidate" else baseline
-            checks.begin(arm, warmup + iters, 1 if device is None else 2)
-            share.mark()
-            taken = decoder.taken
-            with guard.threads.listening():
-                samples = slices(arm, warmup, iters)
-            if decoder is other:
-                share.add(decoder.taken - taken)
-            guard.moved.add(arm, decoder.processor_ns, decoder.counted)
-            return samples
-
-        timing = Timing(take, settings.method)
+        send({"event": "clock_cost", "ns": clock_cost(arms.device)})
+        timing = Timing(arms.take, settings.method)
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
-            compare(baseline, other, f"after round {number}")
-            require_apart(baseline, other)
-            guard.require(name)
-            guard.moved.require_saved(f"--candidate {name}", one)
+            arms.require_equal(f"after round {number}")
+            arms.require_own_work()
+            arms.require_saved(one)
             send(
                 {
                     "event": "round",
                     "round": one.to_json(),
-                    "dispatched_pct": share.percent(),
+                    "dispatched_pct": arms.dispatched_pct,
                     "slices": timing.slices,
                     "span": watch.span and watch.span.to_json(),
-                    "drawn_steps": checks.compared,
+                    "drawn_steps": arms.compared,
                 }
             )
     send({"event": "stopped", "by": timing.stopped_by})

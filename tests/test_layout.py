@@ -40,6 +40,13 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
+    "sweep": (
+        {
+            *{"arms", "bringup", "candidate", "decode", "errors", "guard", "measure"},
+            *{"provenance", "report", "settings", "source", "stages", "target"},
+        },
+        set(),
+    ),
     "report": ({"errors", "files", "measure", "settings"}, {"vllm", "torch"}),
     "service": (
         {
@@ -112,7 +119,14 @@ def test_the_command_line_waits_for_nothing_heavy() -> None:
     """What `cli` imports before a command is chosen."""
     first = [
         node
-        for name in ("cli.py", "cli_options.py", "cli_prove.py", "cli_serve.py", "cli_steps.py")
+        for name in (
+            "cli.py",
+            "cli_options.py",
+            "cli_prove.py",
+            "cli_serve.py",
+            "cli_steps.py",
+            "cli_sweep.py",
+        )
         for node in ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ImportFrom | ast.Import)
     ]
@@ -125,6 +139,7 @@ def test_the_command_line_waits_for_nothing_heavy() -> None:
         "bench_prep.cli_prove",
         "bench_prep.cli_serve",
         "bench_prep.cli_steps",
+        "bench_prep.cli_sweep",
         "bench_prep.command",
         "bench_prep.errors",
     }

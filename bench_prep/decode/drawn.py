@@ -44,10 +44,10 @@ class DrawnChecks:
         candidate: Decoder,
         poison: Poison,
         workload: Workload,
-        seed: int,
+        draws: Draws,
         look: Callable[[], None],
     ) -> None:
-        """`seed` draws requests and steps; `look` looks at the code that both arms run.
+        """`draws` has requests and steps; `look` looks at the code that both arms run.
 
         It is called at each of the candidate's checks, and before slices of every arm: what the
         candidate changes for the baseline's slices alone is seen there.
@@ -56,7 +56,7 @@ class DrawnChecks:
         self._baseline, self._candidate = baseline, candidate
         self._poison = poison
         self._workload = workload
-        self._draws = Draws(seed, workload.position, workload.block_sizes)
+        self._draws = draws
         self._look = look
         self._arm = ""
         self._kept: list[dict[str, Any]] = []

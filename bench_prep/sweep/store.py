@@ -1,0 +1,238 @@
+"""The CSV of `bench-prep sweep`: one row per point, arm and clock; and how it is read again."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench_prep.errors import UsageError
+from bench_prep.measure.comparison import judge
+from bench_prep.measure.records import Clock, Round
+from bench_prep.measure.statistics import Figure, median_figure
+from bench_prep.measure.verdict import clocks_of
+from bench_prep.report.rows_file import RowsFile
+from bench_prep.report.schema import ENVIRONMENT
+from bench_prep.sweep.axes import AXES, Point
+from bench_prep.sweep.growth import Growth, growth_of
+from bench_prep.sweep.laps import ARMS, lap_times_us
+
+SCHEMA = 1
+SETTINGS = (
+    "position", "block_sizes", "max_model_len", "max_num_reqs", "max_num_tokens", "mrope",
+    "prompt_embeds", "candidate",
+)  # fmt: skip
+OF_RUN = ("margin_pct", "budget_s", "points", "stopped_by")
+#: Of a point on one clock. Times are of a step, in microseconds: medians over laps with their 95 %
+#: intervals; `lap_times_us` has each lap's, `-` where it does not count. Speedups are of the point.
+OF_POINT = (
+    "left_out", "laps", "laps_left_out", "steps", "time_us", "low_us", "high_us", "lap_times_us",
+    "preempted_pct", "clock_cost_ns", "speedup", "speedup_low", "speedup_high", "verdict",
+)  # fmt: skip
+#: Of an arm along its axis, the same in all its rows (`growth.Growth`).
+OF_ARM = (
+    "growth", "fastest", "slowest", "ratio", "ratio_low", "ratio_high", "within_pct",
+)  # fmt: skip
+COLUMNS = (
+    "schema", "run", "started", "axis", "value", "arm", "clock", *OF_POINT, *OF_ARM, *OF_RUN,
+    *SETTINGS, *ENVIRONMENT,
+)  # fmt: skip
+#: `lap_times_us` have three decimals.
+_NONE = "-"
+#: Columns that are texts whatever is in them.
+_TEXTS = (
+    "run", "started", "axis", "arm", "clock", "left_out", "lap_times_us", "verdict", "growth",
+    "stopped_by", "block_sizes", "candidate", "device_name", "driver", "platform", "cpu_model",
+    "vllm_version", "torch_version", "fastpath_sha256", "command",
+)  # fmt: skip
+FILE = RowsFile("bench-prep sweep", COLUMNS, SCHEMA)
+
+
+def rows(
+    rounds: Mapping[Point, Sequence[Round]],
+    left_out: Mapping[Point, str],
+    margin: float,
+    common: Mapping[str, Any],
+    of_point: Mapping[Point, Mapping[str, Any]],
+    clock_cost: Mapping[Clock, int],
+) -> pd.DataFrame:
+    """All rows of a sweep: of each point its rounds, or why it has none.
+
+    `margin` is a fraction; `common` and `of_point` have the columns that rows share.
+
+    Raises:
+        ValueError: a column that is none of `COLUMNS`.
+    """
+    made: list[dict[str, Any]] = []
+    for point, taken in rounds.items():
+        if not taken:
+            continue
+        for clock in clocks_of(taken):
+            made += _of_clock(point, taken, clock, margin, clock_cost.get(clock))
+    for point, reason in left_out.items():
+        made.append({"point": point, "left_out": " ".join(reason.split())})
+    order = list(AXES)
+    made.sort(key=lambda row: (order.index(row["point"].axis), row["point"].value))
+    for row in made:
+        point = row.pop("point")
+        settings = {name: getattr(point.settings, name) for name in SETTINGS}
+        settings["block_sizes"] = point.settings.block_sizes_text
+        shared = {"schema": SCHEMA, "margin_pct": round(100 * margin, 6), **common}
+        row |= shared | settings | {"axis": point.axis, "value": point.value}
+        row |= of_point.get(point, {})
+    if unknown := sorted({name for row in made for name in row} - set(COLUMNS)):
+        raise ValueError(f"not columns: {', '.join(unknown)}")
+    frame = pd.DataFrame(made, columns=list(COLUMNS))
+    frame[list(_TEXTS)] = frame[list(_TEXTS)].astype(object).fillna("")
+    # What the file has is what is judged, so that whoever reads it finds the same.
+    for axis, arm, name_of_clock in groups(frame):
+        index = _rows_of(frame, axis, arm, name_of_clock).index
+        for name, value in _columns(growth_in(frame.loc[index], margin)).items():
+            frame.loc[index, name] = value
+    return frame
+
+
+def _of_clock(
+    point: Point, taken: Sequence[Round], clock: Clock, margin: float, cost: int | None
+) -> Iterator[dict[str, Any]]:
+    judged = judge(taken, clock, margin)
+    times = [lap_times_us(one, clock) for one in taken]
+    counted = sum(not one.left_out for one in taken)
+    for arm in ARMS:
+        texts = [_NONE if math.isnan(lap[arm]) else f"{lap[arm]:.3f}" for lap in times]
+        of_arm = [float(text) for text in texts if text != _NONE]
+        blocks = [
+            block
+            for one in taken
+            for block in one.blocks
+            if (block.arm == "candidate") == (arm == "candidate")
+        ]
+        row: dict[str, Any] = {
+            "point": point,
+            "arm": arm,
+            "clock": clock,
+            "laps": counted,
+            "laps_left_out": len(taken) - counted,
+            "steps": len(next(iter(taken[0].blocks[0].samples.values()))),
+            "lap_times_us": " ".join(texts),
+            "preempted_pct": round(100 * float(np.mean([b.preempted for b in blocks])), 3),
+            "clock_cost_ns": cost,
+            "verdict": judged.verdict,
+        }
+        if of_arm:
+            figure = median_figure(of_arm)
+            row |= _figure(("time_us", "low_us", "high_us"), figure, 3)
+        if judged.figures is not None:
+            names = ("speedup", "speedup_low", "speedup_high")
+            row |= _figure(names, judged.figures.speedup, 4)
+        yield row
+
+
+def _figure(names: tuple[str, str, str], figure: Figure, digits: int) -> dict[str, float | None]:
+    values = (figure.median, figure.low, figure.high)
+    return {
+        name: None if value is None else round(value, digits)
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def groups(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Axis, arm and clock of each group of rows of one sweep that one growth is of."""
+    timed = frame[frame["arm"] != ""]
+    return list(dict.fromkeys(zip(timed["axis"], timed["arm"], timed["clock"], strict=True)))
+
+
+def _rows_of(frame: pd.DataFrame, axis: str, arm: str, clock: str) -> pd.DataFrame:
+    return frame[(frame["axis"] == axis) & (frame["arm"] == arm) & (frame["clock"] == clock)]
+
+
+def growth_in(of_arm: pd.DataFrame, margin: float) -> Growth | None:
+    """The growth that the laps in the rows of one arm, axis and clock show.
+
+    Raises:
+        ValueError: laps that cannot be read.
+    """
+    times = {}
+    for value, text in zip(of_arm["value"], of_arm["lap_times_us"], strict=True):
+        laps = [math.nan if part == _NONE else float(part) for part in str(text).split()]
+        if any(lap <= 0 or math.isinf(lap) for lap in laps):
+            raise ValueError("a time that is not above zero")
+        times[int(value)] = laps
+    if len(times) != len(of_arm):
+        raise ValueError("a point that is there twice")
+    # A lap that was interrupted has fewer points.
+    whole = min(map(len, times.values()), default=0)
+    times = {value: laps[:whole] for value, laps in times.items()}
+    return growth_of(times, margin) if len(times) > 1 and whole else None
+
+
+def _columns(growth: Growth | None) -> dict[str, Any]:
+    if growth is None:
+        return {"growth": "inconclusive"}
+
+    def rounded(value: float | None, digits: int) -> float | None:
+        return None if value is None or math.isinf(value) else round(value, digits)
+
+    return {
+        "growth": growth.shape,
+        "fastest": growth.fastest,
+        "slowest": growth.slowest,
+        "ratio": rounded(growth.ratio, 4),
+        "ratio_low": rounded(growth.low, 4),
+        "ratio_high": rounded(growth.high, 4),
+        "within_pct": rounded(100 * growth.within, 2),
+    }
+
+
+def load(path: Path, run: str | None = None) -> pd.DataFrame:
+    """The rows of one run of a file that a sweep wrote; of its last one where none is named.
+
+    Raises:
+        UsageError: no such file, something else, no such run, or a growth that its laps do not
+            show.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        frame = pd.read_csv(
+            io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), float_precision="round_trip"
+        )
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}", "give the CSV of bench-prep sweep") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "give another file") from None
+    if tuple(frame.columns) != COLUMNS or not len(frame) or not (frame["schema"] == SCHEMA).all():
+        raise UsageError(
+            f"{path} is no CSV of bench-prep sweep, schema {SCHEMA}", "give another file"
+        )
+    frame[list(_TEXTS)] = frame[list(_TEXTS)].fillna("")
+    known = list(dict.fromkeys(frame["run"]))
+    if run is not None and run not in known:
+        raise UsageError(f"--run: {path} has no run {run}", f"runs: {', '.join(known)}")
+    frame = frame[frame["run"] == (run or known[-1])].reset_index(drop=True)
+    for axis, arm, clock in groups(frame):
+        rows_here = _rows_of(frame, axis, arm, clock)
+        _require_growth(rows_here, f"{path}: {axis}, {arm}, {clock} time")
+    return frame
+
+
+def _require_growth(of_arm: pd.DataFrame, where: str) -> None:
+    remedy = "restore the rows as bench-prep sweep wrote them"
+    try:
+        margin = float(of_arm["margin_pct"].iloc[0]) / 100
+        expected = _columns(growth_in(of_arm, margin))
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}", remedy) from None
+    for name, value in expected.items():
+        found = set(of_arm[name])
+        same = found == {value} if value is not None else all(map(pd.isna, found))
+        if not same:
+            raise UsageError(
+                f"{where}: the {name} {', '.join(map(str, found))} is not what its laps show "
+                f"({value})",
+                remedy,
+            )

@@ -1,0 +1,249 @@
+"""All points of a sweep in one process: runners, proof, laps.
+
+All that the proof and the clock run is imported with this module: make the guards behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from bench_prep.arms import Arms
+from bench_prep.candidate import attach, load_factory
+from bench_prep.decode.runner import make_runners
+from bench_prep.decode.steps import Workload, use_once
+from bench_prep.errors import BenchPrepError, Missing
+from bench_prep.guard import Guard
+from bench_prep.measure.clocks import clock_cost
+from bench_prep.measure.state import state_reader
+from bench_prep.measure.watch import Watch
+from bench_prep.settings import RunSettings
+from bench_prep.sweep.axes import Point
+from bench_prep.sweep.laps import Budget, Laps
+
+Send = Callable[[dict[str, Any]], None]
+#: Steps before and after a block boundary at which the twins' whole states are compared.
+_MARGIN = 1
+#: Copies of a runner's host buffers: two runners and two states that are compared.
+_COPIES = 4
+_GIB = 2**30
+#: Part of the budget's rest that points may take to be made, and again to be proved: the laps
+#: have what is left then.
+_MADE_READY = 0.6
+
+
+def guarded(
+    points: Sequence[Point],
+    reference: RunSettings,
+    first: Sequence[Any],
+    budget: Budget,
+    send: Send,
+) -> dict[Point, Guard]:
+    """A guarded pair of runners for each point that can exist; of the others `left_out` is sent.
+
+    Points that differ in position alone have the same runners. `first` are those of the reference.
+    """
+    latest = (1 - _MADE_READY) * budget.left
+    pairs = {Point("", 0, reference).shape: tuple(first)}
+    made: list[Point] = []
+    for point in _ends_first(points):
+        try:
+            _require_time(budget.left - latest)
+            if point.shape not in pairs:
+                _require_memory(point.settings)
+                pairs[point.shape] = tuple(make_runners(point.settings, 2))
+            for runner in pairs[point.shape]:
+                hidden, dtype = runner.inputs_embeds_size, runner.dtype
+                use_once(runner, Workload.make(point.settings, hidden, dtype))
+        except Exception as error:
+            send(_left_out(point, _why(error)))
+        else:
+            made.append(point)
+    guards: dict[RunSettings, Guard] = {}
+    for point in made:
+        if point.shape not in guards:
+            baseline, other = pairs[point.shape]
+            of_process = next(iter(guards.values()), None)
+            guards[point.shape] = Guard(baseline, other, of_process)
+    return {point: guards[point.shape] for point in points if point in made}
+
+
+def time_points(
+    points: Sequence[Point],
+    guards: dict[Point, Guard],
+    reference: RunSettings,
+    margin: float,
+    budget: Budget,
+    send: Send,
+) -> None:
+    """Load the candidate, prove it equal at each point, and time all of them in laps.
+
+    `guards` were made before anything of the candidate has run; `margin` is a fraction. What is
+    drawn comes from one seed, as in `trial.try_candidate`.
+
+    Raises:
+        OutputsDiffer, UsageError: as `try_candidate`, with the point.
+        Missing: no point can be timed; why is that of the last one.
+    """
+    latest = (1 - _MADE_READY) * budget.left
+    factory = load_factory(reference.candidate) if guards else None
+    seed = int.from_bytes(os.urandom(4)) if reference.seed is None else reference.seed
+    device = next((guard.runners[0].device for guard in guards.values()), torch.device("cpu"))
+    watch = Watch(state_reader(device))
+    prepared: dict[Guard, Any] = {}
+    arms: dict[Point, Arms] = {}
+    why: Exception | None = None
+    for number, point in enumerate(_ends_first([*guards])):
+        guard = guards[point]
+        try:
+            _require_time(budget.left - latest)
+            with _named(point):
+                if guard not in prepared:
+                    assert factory is not None
+                    prepared[guard] = attach(reference.candidate, factory, guard.runners[1])
+                    guard.require_code(reference.candidate)
+                seed_here = int(np.random.default_rng([seed, number]).integers(2**32))
+                one = Arms(
+                    point.settings,
+                    guard,
+                    prepared[guard],
+                    seed_here,
+                    watch.disturbances,
+                    few_checks=True,
+                )
+                with one.at_work():
+                    sizes = point.settings.block_sizes
+                    walked = boundaries(point.settings.position, one.last_position, sizes)
+                    proof = one.prove(walked)
+        except (Missing, MemoryError, torch.OutOfMemoryError) as error:
+            why = error
+            send(_left_out(point, _why(error)))
+        else:
+            arms[point] = one
+            send(_of(point, "equal", steps=proof.steps, boundaries=proof.boundaries))
+    if not arms:
+        raise why or Missing("no point of the sweep can be timed here", "choose other --axes")
+    arms = {point: arms[point] for point in points if point in arms}
+    first = next(iter(arms.values()))
+    guards[next(iter(arms))].integrity.watch(
+        **{
+            f"{name}_{number}": value
+            for number, one in enumerate(arms.values())
+            for name, value in one.watched.items()
+        }
+    )
+    cost = clock_cost(first.device)
+    send({"event": "proved", "seed": seed, "clock_cost": cost, "seconds": budget.spent})
+    laps = Laps(
+        {point: _taking(point, one) for point, one in arms.items()},
+        watch.left_out,
+        margin=margin,
+        budget=budget,
+        seed=seed,
+    )
+    drawn = np.random.default_rng([seed, 2**32])
+    chosen, seen = int(drawn.integers(len(arms))), 0
+    for number, (point, timed) in enumerate(laps.rounds()):
+        one = arms[point]
+        with _named(point), one.at_work():
+            if number == seen + chosen:  # about one of a lap's points
+                one.require_equal(f"after lap {laps.done + 1}")
+                one.require_own_work()
+                seen, chosen = number + 1, int(drawn.integers(len(arms)))
+            one.require_saved(timed)
+        send(
+            _of(
+                point,
+                "round",
+                round=timed.to_json(),
+                drawn_steps=one.compared,
+                dispatched_pct=one.dispatched_pct,
+            )
+        )
+    for point, one in {guards[point]: (point, one) for point, one in arms.items()}.values():
+        with _named(point), one.at_work():
+            one.require_own_work()
+    send({"event": "stopped", "by": laps.stopped_by})
+
+
+def boundaries(position: int, last: int, block_sizes: tuple[int, ...]) -> list[range]:
+    """At which positions the twins are compared: around the position and the block boundary
+    that each KV group has there or before, as stretches without gaps."""
+    wanted = {position, *(position // size * size for size in block_sizes)} - {0}
+    found: list[range] = []
+    for point in sorted(wanted):
+        start, stop = max(point - _MARGIN, 1), min(point + _MARGIN, last) + 1
+        if found and start <= found[-1].stop:
+            found[-1] = range(found[-1].start, stop)
+        else:
+            found.append(range(start, stop))
+    return found
+
+
+def _taking(point: Point, arms: Arms) -> Any:
+    def take(arm: Any, warmup: int, iters: int) -> Any:
+        with _named(point), arms.at_work():
+            return arms.take(arm, warmup, iters)
+
+    return take
+
+
+def _ends_first(points: Sequence[Point]) -> Iterator[Point]:
+    """The first and the last of each axis, then the others: they are missed least."""
+    axes = {point.axis: [p for p in points if p.axis == point.axis] for point in points}
+    ends = [point for one in axes.values() for point in dict.fromkeys((one[0], one[-1]))]
+    yield from ends
+    yield from (point for point in points if point not in ends)
+
+
+def _require_time(seconds: float) -> None:
+    if seconds < 0:
+        raise Missing("no time was left for it in --budget", "give a larger --budget")
+
+
+def _require_memory(settings: RunSettings) -> None:
+    """On a host that lends more memory than it has, a process is killed only when it is used.
+
+    Raises:
+        Missing: more is needed than there is.
+    """
+    tables = sum(2 * 4 * -(-settings.max_model_len // size) for size in settings.block_sizes)
+    needed = _COPIES * settings.max_num_reqs * (5 * settings.max_model_len + tables)
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise Missing(
+            f"it needs about {needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} are free",
+            "free some memory",
+        )
+
+
+def _why(error: Exception) -> str:
+    """Why a point cannot exist, in one line: vLLM, too, refuses settings."""
+    if isinstance(error, BenchPrepError):
+        return f"{error.message} ({error.remedy})" if error.remedy else error.message
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _of(point: Point, event: str, **more: Any) -> dict[str, Any]:
+    return {"event": event, "axis": point.axis, "value": point.value, **more}
+
+
+def _left_out(point: Point, reason: str) -> dict[str, Any]:
+    return _of(point, "left_out", reason=reason)
+
+
+@contextmanager
+def _named(point: Point) -> Iterator[None]:
+    """Say of an error at which point it is."""
+    try:
+        yield
+    except BenchPrepError as error:
+        if not error.message.startswith(f"{point}: "):
+            error.message = f"{point}: {error.message}"
+        raise
