@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
 import os
 import re
@@ -96,9 +97,10 @@ def launched(
 ) -> Iterator[Child]:
     """`python -P -s -m module`, isolated, for the time of the context.
 
-    The child works in a new empty folder under /tmp that is removed afterwards. It gets `job` on
-    standard input (`child.read_job`), and its standard output and error go to `log`, which is
-    overwritten. When the context is left nothing that it started is alive.
+    The child works in a new empty folder under /tmp that is removed afterwards, and so is another
+    one for what it makes as temporary (`TMPDIR`), such as vLLM's sockets. It gets `job` on standard
+    input (`child.read_job`), and its standard output and error go to `log`, which is overwritten.
+    When the context is left nothing that it started is alive.
 
     Raises:
         Missing: the folder or the log cannot be written.
@@ -108,14 +110,16 @@ def launched(
     with (
         os.fdopen(read_fd, "rb", buffering=0) as pipe,
         temporary_folder() as folder,
+        temporary_folder() as temporary,
         _opened(log) as output,
     ):
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-s", "-m", module],
                 cwd=folder,
-                env=isolated_environment(env_extra)
-                | {EVENTS_FD: str(write_fd), LAUNCH_ID: launch_id},
+                env={"TORCHINDUCTOR_CACHE_DIR": _inductor_cache()}
+                | isolated_environment(env_extra)
+                | {"TMPDIR": str(temporary), EVENTS_FD: str(write_fd), LAUNCH_ID: launch_id},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -135,6 +139,15 @@ def launched(
             finally:
                 _kill_rest(process, launch_id)
                 _close_quietly(process.stdin)
+
+
+def _inductor_cache() -> str:
+    """PyTorch's own, which is below TMPDIR: compiled kernels are no temporary files."""
+    try:
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user without a name
+        user = f"uid_{os.getuid()}"
+    return str(Path(tempfile.gettempdir(), f"torchinductor_{user}"))
 
 
 def _close_quietly(stream: Any) -> None:

@@ -65,6 +65,24 @@ def test_works_in_a_new_empty_folder_under_tmp_that_is_removed(probe: Any) -> No
     assert folders[0] != folders[1]
 
 
+def test_temporary_files_are_removed_with_the_folder(
+    probe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a killed program too: vLLM leaves its sockets. What PyTorch compiled is kept."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    code = (
+        "import os, signal, tempfile\n"
+        "file = tempfile.mkstemp()[1]\n"
+        "emit({'file': file, 'cwd': os.getcwd(), 'kept': os.environ['TORCHINDUCTOR_CACHE_DIR']})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    _, [event], _ = probe(code)
+    file = Path(event["file"])
+    assert file.parent.parent == Path("/tmp") and file.parent != Path(event["cwd"])
+    assert not file.parent.exists()
+    assert Path(event["kept"]).parent == Path(tempfile.gettempdir())
+
+
 def test_a_shadow_vllm_is_not_seen(
     probe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
