@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from bench_prep.engine.compare import Outputs
 from bench_prep.engine.names import PLUGIN
 from bench_prep.errors import as_raised
 from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.log_lines import NOT_USED
+from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated
-from bench_prep.target import child_environment, is_cpu
+from bench_prep.source import Source, prove_source
+from bench_prep.stages import Stages
+from bench_prep.target import child_environment, is_cpu, require_device
 
 _LINES_SHOWN = 5
 
@@ -59,6 +66,38 @@ class EngineRun:
         """Steps by vLLM's own path, by the step gate's reason."""
         last = list(self.counts.values())[-1]
         return {} if last is None else last["fallbacks"]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A command that times the installed vLLM's engine, after its first stages.
+
+    Attributes:
+        run_id: what its rows have in common.
+        started: UTC in ISO 8601.
+        provenance: the columns of `source.prove_source`.
+        log: where the engine's process writes.
+    """
+
+    run_id: str
+    started: str
+    provenance: dict[str, Any]
+    log: Path
+    stages: Stages
+
+
+def begin(command: str, device: str, console: Console) -> Begun:
+    """The device is there, and the installed vLLM is whole.
+
+    Raises:
+        BenchPrepError: whatever stops it.
+    """
+    require_device(device)
+    stages = Stages(console)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = uuid.uuid4().hex[:12]
+    _, provenance = prove_source(Source(), device, stages)
+    return Begun(run_id, started, provenance, new_log(f"{command}-{run_id}.log"), stages)
 
 
 def run_engine(

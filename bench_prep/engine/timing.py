@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.engine.run import engine_environment, require_done
+from bench_prep.engine.run import begin, engine_environment, require_done
 from bench_prep.engine.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE
 from bench_prep.measure.method import Method
 from bench_prep.measure.records import Round
 from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import StoppedBy
-from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.report.rows import rows as make_rows
 from bench_prep.report.sections import STOPPED, verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.settings import RunSettings
-from bench_prep.source import Source, prove_source
-from bench_prep.stages import Stages
-from bench_prep.target import is_cpu, require_device
+from bench_prep.target import is_cpu
 
 #: What stands for the candidate in the results.
 CANDIDATE = "bench_prep.fastpath.plugin:register"
@@ -53,12 +48,8 @@ def time_engine(
         BenchPrepError: whatever stops it; then nothing is written.
     """
     check_writable(output)
-    require_device(device)
-    stages = Stages(console)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = uuid.uuid4().hex[:12]
-    _, provenance = prove_source(Source(), device, stages)
-    log = new_log(f"engine-{run_id}.log")
+    begun = begin("engine", device, console)
+    stages = begun.stages
     found = _Found()
     method = replace(method, warmup=WARMUP)
     with temporary_folder() as scratch, stages.running("engine") as update:
@@ -72,9 +63,9 @@ def time_engine(
             },
             engine_environment(device, fastpath=True),
             found.on_event,
-            log,
+            begun.log,
         )
-    require_done(found.last, log)
+    require_done(found.last, begun.log)
     settings = RunSettings(
         **found.settings,
         position=prompt_tokens,
@@ -96,7 +87,7 @@ def time_engine(
         found.rounds,
         equal=True,
         partial=False,
-        environment=provenance
+        environment=begun.provenance
         | found.environment
         | {
             "bench_prep_version": __version__,
@@ -104,13 +95,13 @@ def time_engine(
             "equality_steps": found.checked,
             "dispatched_pct": 100.0,
         },
-        run_id=run_id,
-        started=started,
+        run_id=begun.run_id,
+        started=begun.started,
         stopped_by=found.stopped_by,
         slices=1,
         spans=found.spans,
     )
-    steps = store(output, frame, run_id, found.rounds)
+    steps = store(output, frame, begun.run_id, found.rounds)
     console.print(result_view(frame))
     host = frame[frame["clock"] == "host"].iloc[0]
     console.print()

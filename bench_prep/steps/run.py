@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,12 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.engine.names import LOAD_FORMAT
-from bench_prep.engine.run import engine_environment, require_done
+from bench_prep.engine.run import begin, engine_environment, require_done
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.timing import engine_arguments
 from bench_prep.errors import UsageError
 from bench_prep.log_lines import NOT_USED
-from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated, temporary_folder
-from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages, Update
 from bench_prep.steps.chrome import chrome_trace, last_run
 from bench_prep.steps.device import device_steps, read_profile
@@ -32,7 +28,6 @@ from bench_prep.steps.result import result_of
 from bench_prep.steps.store import FILE, rows, trace_path
 from bench_prep.steps.stretches import Stretch
 from bench_prep.steps.view import view
-from bench_prep.target import require_device
 
 #: Steps of a stretch that are left out after the preparation or the probes have changed.
 WARMUP = 8
@@ -133,12 +128,8 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     """
     work.check()
     FILE.check_writable(output)
-    require_device(device)
-    stages = Stages(console)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = uuid.uuid4().hex[:12]
-    _, provenance = prove_source(Source(), device, stages)
-    log = new_log(f"steps-{run_id}.log")
+    begun = begin("steps", device, console)
+    stages = begun.stages
     told = _Told()
     with temporary_folder() as scratch, stages.running("engine") as update:
         update("loading the model")
@@ -158,9 +149,9 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             engine_environment(device, fastpath=True)
             | {FOLDER: str(recordings_folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
             _saying(told, stages, update),
-            log,
+            begun.log,
         )
-        lines = require_done(told.last, log)
+        lines = require_done(told.last, begun.log)
         recordings = {name: read_recording(recordings_folder, name) for name in RECORDERS}
         profiles = {
             arm: read_profile(recordings_folder / f"{arm}.profile.json", event["offset_ns"])
@@ -191,8 +182,8 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     frame = rows(
         found,
         {
-            "run": run_id,
-            "started": started,
+            "run": begun.run_id,
+            "started": begun.started,
             "model": work.model,
             "prompt_tokens": work.prompt_tokens,
             "max_model_len": told.loaded["settings"]["max_model_len"],
@@ -200,7 +191,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             "rounds": work.rounds,
             "stretch": work.stretch,
         }
-        | provenance
+        | begun.provenance
         | told.loaded["environment"]
         | {
             "bench_prep_version": __version__,
@@ -208,8 +199,8 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             "equality_steps": told.checked,
         },
     )
-    trace = chrome_trace(shown, recordings, {"command": command, "run": run_id})
-    beside = FILE.append(output, frame, trace_path(output, run_id), trace)
+    trace = chrome_trace(shown, recordings, {"command": command, "run": begun.run_id})
+    beside = FILE.append(output, frame, trace_path(output, begun.run_id), trace)
     console.print(view(found))
     if not told.profiled:
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")
