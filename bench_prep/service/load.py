@@ -21,6 +21,8 @@ from bench_prep.target import is_cpu
 LONGEST = 32768
 #: Tokens beside the prompt's and the output's.
 _SPARE = 16
+#: A folder with one of these has a tokenizer.
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,22 @@ class Load:
         folder.mkdir()
         write_model(self.model, folder)
         vocab_size(folder)
-        write_tokenizer(folder)
+        if self.prompts is None:
+            write_tokenizer(folder)
         return folder
+
+    def require_tokenizer(self) -> None:
+        """Texts need the model's own; for token ids any will do.
+
+        Raises:
+            UsageError: there is none.
+        """
+        given = Path(self.model)
+        if self.prompts is not None and not any((given / name).is_file() for name in _TOKENIZERS):
+            raise UsageError(
+                f"--prompts has texts, and {self.model} has no tokenizer",
+                "give the model's folder with its tokenizer, or leave --prompts away",
+            )
 
     def longest(self, folder: Path, most: int) -> int:
         """The longest request, in tokens: what is asked for, and never more than the model's own.
@@ -96,11 +112,15 @@ class Load:
         if not self.weights:
             arguments += [
                 *("--load-format", LOAD_FORMAT, "--worker-extension-cls", WORKER_EXTENSION),
-                *("--tokenizer", str(folder / "tokenizer"), "--chat-template", CHAT_TEMPLATE),
                 *("--limit-mm-per-prompt", json.dumps({"image": 0, "video": 0})),
                 # Read by recurrent layers only; the other backends may need a compiler.
                 *("--additional-config", json.dumps({"gdn_prefill_backend": "triton"})),
             ]
+            if self.prompts is None:
+                arguments += ["--tokenizer", str(folder / "tokenizer")]
+                arguments += ["--chat-template", CHAT_TEMPLATE]
+            else:
+                arguments += ["--tokenizer", str(Path(self.model).resolve())]
         if is_cpu(device):
             arguments += ["--gpu-memory-utilization", "0.3"]
         return arguments + shlex.split(self.arguments)

@@ -13,7 +13,7 @@ from typing import Any
 from bench_prep.errors import UsageError
 
 #: Bad lines that are shown; the others are counted.
-_SHOWN = 10
+_SHOWN = 100
 #: The last tokens of a vocabulary may stand for images, which are not there.
 _ORDINARY = 7, 8
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
@@ -92,7 +92,8 @@ def read_conversations(path: Path) -> list[Conversation]:
         UsageError: the file cannot be read, is empty, or has bad lines: all of them are named.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: a text may have separators of lines in it that are none of JSONL's.
+        lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be read: {reason}", "give a JSONL file") from None
@@ -138,10 +139,10 @@ def _conversation(number: int, record: Any) -> Conversation:
     messages = []
     for index, turn in enumerate(turns):
         turn = turn if isinstance(turn, dict) else {}
-        role, text = _ROLES.get(str(turn.get(role_key))), turn.get(text_key)
+        role, text = _ROLES.get(str(turn.get(role_key))), _text(turn.get(text_key))
         if role is None:
             raise ValueError(f"turn {index}: {role_key} is {turn.get(role_key)!r}")
-        if not isinstance(text, str):
+        if text is None:
             raise ValueError(f"turn {index}: {text_key} is no text")
         messages.append({"role": role, "content": text})
     while messages and messages[-1]["role"] != "user":
@@ -152,6 +153,13 @@ def _conversation(number: int, record: Any) -> Conversation:
     if answer is not None and not isinstance(answer, str):
         raise ValueError("answer is no text")
     return Conversation(number, tuple(messages), answer)
+
+
+def _text(content: Any) -> str | None:
+    """Of a turn: a text, or OpenAI's list of parts that are all texts; else None."""
+    parts = content if isinstance(content, list) and content else [{"text": content}]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return "".join(texts) if all(isinstance(one, str) for one in texts) else None
 
 
 def in_tiers(

@@ -119,6 +119,7 @@ class Comparison:
             BenchPrepError: whatever stops it; rows of the finished servers are kept.
         """
         require_device(self.device)
+        self.load.require_tokenizer()
         free_port(self.load.port)
         with temporary_folder() as scratch:
             folder = self.load.folder(scratch)

@@ -24,6 +24,7 @@ MODEL = "LlamaForCausalLM"
         ([MODEL, "--output", "other.csv"], 2, "no CSV of bench-prep serve"),
         ([MODEL, "--prompts", "none.jsonl"], 2, "none.jsonl cannot be read"),
         ([MODEL, "--prompts", "other.csv"], 2, "line 1: no JSON"),
+        ([MODEL, "--prompts", "good.jsonl"], 2, "LlamaForCausalLM has no tokenizer"),
         ([MODEL, "--predicted", "none.csv"], 2, "none.csv"),
         ([MODEL, "--serve-args", "'"], 2, "--serve-args cannot be read"),
         (["other.csv"], 2, "config.json cannot be used"),
@@ -41,13 +42,14 @@ def test_bad_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("other.csv").write_text("a,b\n1,2\n")
+    Path("good.jsonl").write_text('{"messages": [{"role": "user", "content": "u"}]}\n')
     done = CliRunner().invoke(app, ["serve", "--device", "cpu", *arguments])
     if isinstance(done.exception, BenchPrepError):
         assert done.exception.exit_code == code and done.exception.remedy
         assert text in f"{done.exception.message} {done.exception.remedy}"
     else:
         assert done.exit_code == code and text in done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
+    assert {path.name for path in tmp_path.iterdir()} == {"other.csv", "good.jsonl"}
 
 
 def test_a_taken_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,9 @@ def test_conversations(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(
         '{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], '
-        '"answer": "42"}\n\n'
+        '"answer": "42"}\r\n\n'
+        '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a\u2028"}, '
+        '{"type": "text", "text": "b"}]}]}\n'
         '{"id": 1, "conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": '
         '"g"}]}\n'
     )
@@ -52,7 +54,8 @@ def test_conversations(tmp_path: Path) -> None:
         Conversation(
             1, ({"role": "system", "content": "s"}, {"role": "user", "content": "u"}), "42"
         ),
-        Conversation(3, ({"role": "user", "content": "h"},)),
+        Conversation(3, ({"role": "user", "content": "a\u2028b"},)),
+        Conversation(4, ({"role": "user", "content": "h"},)),
     ]
 
 
@@ -65,6 +68,8 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         '{"messages": []}': "neither messages nor conversations",
         '{"messages": [{"role": "user", "content": 3}]}': "turn 0: content is no text",
         '{"messages": [{"role": "robot", "content": ""}]}': "turn 0: role is 'robot'",
+        '{"messages": [{"role": "user", "content": []}]}': "turn 0: content is no text",
+        '{"messages": [{"role": "user", "content": [{"image_url": "u"}]}]}': "turn 0: content is",
         '{"messages": [7]}': "turn 0: role is None",
         '{"conversations": [{"from": "gpt", "value": "g"}]}': "no turn of the user's",
         '{"messages": [{"role": "user", "content": ""}], "answer": 42}': "answer is no text",

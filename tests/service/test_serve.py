@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from bench_prep.cli import app
 from bench_prep.service.store import COLUMNS, requests_path
 from bench_prep.target import has_device
+from tests.service.counting_model import counted, write_counting_model
 
 pytestmark = [pytest.mark.service, pytest.mark.vllm]
 
@@ -43,3 +45,31 @@ def test_a_service_with_and_without_the_fast_path(tmp_path: Path) -> None:
     # Random weights under which outputs vary: equal ones say something.
     assert all(len(set(tokens)) > TOKENS / 4 for tokens in requests["tokens"])
     assert "identical, token by token" in done.output
+
+
+@pytest.mark.skipif(has_device(), reason="serves on the CPU")
+def test_a_file_of_prompts_with_a_tokenizer_and_answers(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    tokenizer = write_counting_model(model)
+    texts = ["the quick brown fox", "one two three", "the lazy dog", "seven five", "fox jumps"]
+    lines: list[dict[str, object]] = [
+        {"messages": [{"role": "user", "content": text}], "answer": counted(tokenizer, text, 30)}
+        for text in texts
+    ]
+    lines[2]["answer"] = "another"
+    shared = [{"from": "human", "value": "one two three four"}, {"from": "gpt", "value": "five"}]
+    lines.append({"conversations": shared})
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "serve.csv"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = [str(model), "--weights", "--prompts", str(prompts), "--output-tokens", "30"]
+    arguments += ["--serve-args", "--enforce-eager", "--device", "cpu", "--output", str(output)]
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert done.exit_code == 4, done.output  # five requests are too few for a verdict
+    frame = pd.read_csv(output)
+    assert frame["equal"].all() and (frame["dispatched"] > 0).all()
+    for arm in ("baseline_before", "candidate", "baseline_after"):
+        assert (frame[f"{arm}_correct"] == 3).all()  # the first one is the warm-up
+    assert "Exact answers: 3 / 3 / 3 requests." in done.output
+    kept = pd.read_json(requests_path(output, frame["run"].iloc[0]), lines=True)
+    ended = kept[kept["finish"] == "stop"]
+    assert 0 < len(ended) < len(kept) and ended["tokens"].map(len).max() < 30
