@@ -15,19 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench_prep.candidate_source import cannot_be_loaded
 from bench_prep.errors import BenchPrepError, Missing, UsageError
 from bench_prep.settings import OUR_CANDIDATE
-
-
-def require_findable(name: str) -> None:
-    """Before anything that takes long: the candidate's module or file is there; nothing is run."""
-    where = name.rpartition(":")[0]
-    try:
-        found = Path(where).is_file() if where.endswith(".py") else importlib.util.find_spec(where)
-    except (ImportError, ValueError) as error:
-        raise _cannot_be_loaded(name, error) from error
-    if not found:
-        raise _cannot_be_loaded(name, ModuleNotFoundError(f"No module named {where!r}"))
 
 
 def load_factory(name: str) -> Callable[[Any], Any]:
@@ -47,16 +37,8 @@ def load_factory(name: str) -> Callable[[Any], Any]:
         if not callable(factory):
             raise TypeError(f"{attribute} cannot be called")
     except Exception as error:
-        raise _cannot_be_loaded(name, error) from error
+        raise cannot_be_loaded(name, error) from error
     return factory  # type: ignore[no-any-return]
-
-
-def _cannot_be_loaded(name: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"--candidate {name} cannot be loaded ({type(error).__name__}: {error})",
-        "give file.py:attribute, or module:attribute of an installed module, of a function "
-        "that takes the runner",
-    )
 
 
 def attach(name: str, factory: Callable[[Any], Any], runner: Any) -> Callable[[Any, Any], Any]:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.against import CANDIDATE
+from bench_prep.candidate_source import require_findable
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -44,7 +45,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     """
     check_writable(output)
     require_device(settings.device)
-    _require_candidate_file(settings)
+    require_findable(settings.candidate)
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -99,15 +100,6 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
-
-
-def _require_candidate_file(settings: RunSettings) -> None:
-    file = settings.candidate_file
-    if file is not None and not file.is_file():
-        raise UsageError(
-            f"--candidate {settings.candidate}: there is no file {file}",
-            "give file.py:attribute, or module:attribute of an installed module",
-        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench_prep.bringup import bring_up, do_job, environment, import_vllm
-from bench_prep.candidate import require_findable
+from bench_prep.candidate_source import require_findable
 from bench_prep.provenance.child import emit
 from bench_prep.settings import RunSettings
 

@@ -42,8 +42,8 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "sweep": (
         {
-            *{"arms", "bringup", "candidate", "decode", "errors", "guard", "measure"},
-            *{"provenance", "report", "settings", "source", "stages", "target"},
+            *{"arms", "bringup", "candidate", "candidate_source", "decode", "errors", "guard"},
+            *{"measure", "provenance", "report", "settings", "source", "stages", "target"},
         },
         set(),
     ),

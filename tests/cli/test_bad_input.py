@@ -58,6 +58,8 @@ def make_worktree(root: Path, **more: str) -> Path:
         ("--tpot-ms 0", ["--tpot-ms", "greater than 0"]),
         ("--device tpu", ["--device", "tpu"]),
         ("--candidate nothing", ["'nothing' is not of the form module:attribute"]),
+        ("--candidate no.such:attach", ["cannot be loaded", "No module named 'no.such'"]),
+        ("--candidate bench_prep.fastpath:no_such", ["has no no_such"]),
         ("--candidate no/such.py:attach", ["there is no file no/such.py"]),
         ("--preset no-such", ["no preset 'no-such'"]),
         ("--itres 5", ["--itres"]),
