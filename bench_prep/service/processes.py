@@ -151,6 +151,14 @@ def asked(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, 
     return found
 
 
+def version_of(url: str) -> str | None:
+    """The service's vLLM, as it says itself; None where it does not."""
+    try:
+        return str(asked(url, "/version")["version"])
+    except (ServiceFailed, KeyError):
+        return None
+
+
 class Client:
     """The client's process: one request at a time, the same process for all servers."""
 

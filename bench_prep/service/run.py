@@ -39,6 +39,7 @@ from bench_prep.service.processes import (
     free_port,
     healthy,
     served,
+    version_of,
 )
 from bench_prep.service.prompts import (
     Conversation,
@@ -50,7 +51,7 @@ from bench_prep.service.prompts import (
     tiers_of,
 )
 from bench_prep.service.store import FILE, requests_path, requests_text, rows
-from bench_prep.service.used import tuned_in, unused_reason, usage_of
+from bench_prep.service.used import since, tuned_in, unused_reason, usage_of
 from bench_prep.service.view import tier_view
 from bench_prep.serving.logs import read_logs
 from bench_prep.serving.usage import Usage, usage_in
@@ -177,14 +178,27 @@ class Comparison:
         model, most = cards[0]["id"], cards[0].get("max_model_len")
         self.common["url"] = service.url
         self._fit(most or self.load.max_model_len or LONGEST)
+        before = None if service.log is None else usage_in(read_logs([service.log]))
         with self.stages.running("service") as update:
-            self.run.environment = self.run.environment or asking.ready()
+            if not self.run.environment:
+                asking.ready()
+            # What the client knows is of its own machine and vLLM.
+            self.run.environment = {"vllm_version": version_of(service.url)}
             self._prepare(service, folder, model)
             self.run.arms["candidate"] = self._asked(service, asking, model, update)
-        if service.log is not None:
-            self.run.usage["candidate"] = usage_in(read_logs([service.log]))
-            unused = unused_reason(self.run.usage["candidate"])
-            self.stages.passed("fastpath", f"not used: {unused}" if unused else "used")
+        version = self.run.environment["vllm_version"] or "of an unknown version"
+        self.stages.passed(
+            "service",
+            f"{service.url}: vLLM {version}; its machine and its settings are not known here",
+        )
+        if service.log is None:
+            self.stages.passed("fastpath", "not known whether it is used: give --log")
+        else:
+            steps = _steps(self.run.arms["candidate"]) + (before.decode_steps if before else 0)
+            usage = self.run.usage["candidate"] = since(before, usage_of(service.log, steps))
+            unused = unused_reason(usage)
+            used = f"{usage.dispatched} of {usage.decode_steps} decode steps" if usage else ""
+            self.stages.passed("fastpath", f"not used: {unused}" if unused else f"used: {used}")
         self._store({}, partial=False)
         return 0
 
@@ -208,9 +222,7 @@ class Comparison:
             self.run.environment = self.run.environment or asking.ready()
             self._prepare(service, folder, MODEL)
             answers = self._asked(service, asking, MODEL, update)
-            # The warm-up's request is sent twice.
-            sent = [one for found in answers.values() for one in (*found.all, found.warmup)]
-            usage = usage_of(log, sum(len(one.tokens) - 1 for one in sent))
+            usage = usage_of(log, _steps(answers))
         if arm != "candidate" and usage is not None and usage.dispatched:
             raise BenchPrepError("the fast path was used where it was turned off", f"see {log}")
         self.run.arms[arm], self.run.usage[arm] = answers, usage
@@ -344,6 +356,12 @@ class Comparison:
                     text = _told(self.predicted, results[tier], told[tier])
                     self.console.print(text, markup=False, highlight=False)
         self.stages.passed("result", f"{self.output}; every request in {beside.name}")
+
+
+def _steps(answers: dict[str, Answers]) -> int:
+    """The decode steps that these answers took; the warm-up's request was sent twice."""
+    sent = [one for found in answers.values() for one in (*found.all, found.warmup)]
+    return sum(len(one.tokens) - 1 for one in sent)
 
 
 class _Kept:

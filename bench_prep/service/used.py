@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from bench_prep.serving.logs import read_logs
@@ -23,6 +24,18 @@ def usage_of(log: Path, steps: int) -> Usage | None:
         if off or usage.decode_steps >= steps or time.monotonic() > end:  # type: ignore[union-attr]
             return usage
         time.sleep(0.2)
+
+
+def since(before: Usage | None, after: Usage | None) -> Usage | None:
+    """What was counted between two looks at the log of a service."""
+    if before is None or after is None:
+        return after
+    return replace(
+        after,
+        decode_steps=after.decode_steps - before.decode_steps,
+        dispatched=after.dispatched - before.dispatched,
+        fallbacks=after.fallbacks - before.fallbacks,
+    )
 
 
 def unused_reason(usage: Usage | None) -> str:

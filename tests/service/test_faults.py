@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +179,25 @@ def test_a_service_of_somebody_else(run: Any, asking: Client, tmp_path: Path) ->
     model, log = tmp_path / "model", tmp_path / "its.log"
     switch = {"BENCH_PREP_FASTPATH": "1"}
     with served([str(model)], switch, log, PATIENCE, module=BAD_SERVER) as service:
+        assert comparison.alone(replace(service, log=None), model, asking) == 0
         assert comparison.alone(service, model, asking) == 0
         assert service.child is not None and service.child.poll() is None
-    frame = pd.read_csv(tmp_path / "serve.csv")
-    assert (frame["candidate_ms"] > 0).all() and frame["verdict"].isna().all()
-    assert (frame["url"] == service.url).all() and (frame["dispatched"] > 0).all()
-    assert "not used" not in shown.getvalue() and "TPOT" in shown.getvalue()
+    first, frame = (
+        one
+        for _, one in pd.read_csv(tmp_path / "serve.csv").groupby(
+            "dispatched", dropna=False, sort=False
+        )
+    )
+    for one in (first, frame):
+        assert (one["candidate_ms"] > 0).all() and one["verdict"].isna().all()
+        assert (one["url"] == service.url).all()
+        # The client's own machine is another one.
+        assert one[["vllm_version", "device_name", "fastpath_sha256"]].isna().all(axis=None)
+    assert first["dispatched"].isna().all()
+    # Of these requests alone: three, of which one twice, of 12 tokens.
+    assert (frame["decode_steps"] == 44).all() and (frame["dispatched"] == 44).all()
+    for text in ("not known whether it is used", "used: 44 of 44 decode steps", "TPOT"):
+        assert text in shown.getvalue()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
