@@ -157,9 +157,11 @@ def _conversation(number: int, record: Any) -> Conversation:
 
 def _text(content: Any) -> str | None:
     """Of a turn: a text, or OpenAI's list of parts that are all texts; else None."""
-    parts = content if isinstance(content, list) and content else [{"text": content}]
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-    return "".join(texts) if all(isinstance(one, str) for one in texts) else None
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    found = [one for one in texts if isinstance(one, str)]
+    return "".join(found) if found and len(found) == len(texts) else None
 
 
 def in_tiers(
