@@ -17,6 +17,18 @@ from bench_prep.errors import BenchPrepError, Missing, UsageError, as_raised
 from bench_prep.provenance.launch import Child, launched
 from bench_prep.service.names import CLIENT, SERVER
 
+#: What a server does at its start, by what vLLM or Triton writes when it does it.
+_STAGES = {
+    "Initializing a V1 LLM engine": "starts its engine",
+    "Starting to load model": "loads the model",
+    "Dynamo bytecode transform": "compiles the model",
+    "Warming up model for the compilation": "compiles the model",
+    "Autotuning kernel": "tunes Triton's kernels",
+    "Capturing CUDA graphs": "captures graphs",
+    "init engine": "starts listening",
+}
+#: A line for a stage that takes longer.
+_SECONDS_BETWEEN_LINES = 30.0
 #: Lines of a server's log that an error shows.
 _LINES_SHOWN = 5
 _HTTP_S = 30.0
@@ -102,7 +114,7 @@ def served(
     with launched(module, job, environment, log) as child:
         service = Service(f"http://127.0.0.1:{chosen}", log, child)
         began = time.monotonic()
-        ready = False
+        ready, said, told = False, "", 0.0
         while not ready:
             time.sleep(0.2)
             ready = healthy(service.url)
@@ -115,8 +127,18 @@ def served(
                     f"the server was not ready after {patience.start_s:g} s{end_of(log)}",
                     "give it more with --start-timeout",
                 )
-            update(f"the server starts, {waited:.0f} s")
+            stage = stage_in(log)
+            if stage != said or waited - told > _SECONDS_BETWEEN_LINES:
+                said, told = stage, waited
+                update(f"the server {stage}, {waited:.0f} s")
         yield service
+
+
+def stage_in(log: Path) -> str:
+    """What the server with this log does, as far as it has said."""
+    text = log.read_text("utf-8", "replace")
+    last = max(_STAGES, key=text.rfind)
+    return _STAGES[last] if last in text else "starts"
 
 
 def healthy(url: str) -> bool:
