@@ -14,7 +14,7 @@ import torch
 
 from bench_prep.candidate import DispatchedShare, own_errors, require_dispatched
 from bench_prep.decode.drawn import DrawnChecks
-from bench_prep.decode.draws import Draws, repeatable
+from bench_prep.decode.draws import Draws
 from bench_prep.decode.equality import EqualityProof, compare, prove_equal, require_apart
 from bench_prep.decode.poison import Poison
 from bench_prep.decode.steps import Decoder, Workload
@@ -63,8 +63,7 @@ class Arms:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """For all that takes steps: what the candidate raises is its author's to mend."""
-        own = own_errors(self.name, self.candidate)
-        with torch.inference_mode(), own, repeatable(self._seed):
+        with torch.inference_mode(), own_errors(self.name, self.candidate):
             yield
 
     @property

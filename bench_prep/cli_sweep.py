@@ -21,7 +21,7 @@ def sweep(
             "Default: all."
         ),
     ] = None,
-    points: Annotated[int, typer.Option(help="Points of each axis, both ends among them.")] = 5,
+    points: Annotated[int, typer.Option(help="Points of each axis, both ends among them.")] = 4,
     mrope: Annotated[
         bool, typer.Option("--mrope/--no-mrope", help="Three position rows (M-RoPE).")
     ] = False,
@@ -41,7 +41,7 @@ def sweep(
         float, typer.Option(help="Differences between points up to this many per cent are flat.")
     ] = 10.0,
     budget: Annotated[
-        float, typer.Option(help="Most seconds for the whole sweep, from vLLM's import on.")
+        float, typer.Option(help="Most seconds of the sweep, once the first runner is there.")
     ] = 150.0,
     device: DeviceOption = None,
     seed: Annotated[

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench_prep.arms import Arms
 from bench_prep.candidate import attach, load_factory
+from bench_prep.decode.draws import repeatable
 from bench_prep.decode.stretches import stretches
 from bench_prep.guard import Guard
 from bench_prep.measure.clocks import clock_cost
@@ -43,7 +44,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     seed = int.from_bytes(os.urandom(4)) if settings.seed is None else settings.seed
     watch = Watch(state_reader(runner.device))
     arms = Arms(settings, guard, candidate, seed, watch.disturbances)
-    with arms.at_work():
+    with arms.at_work(), repeatable(seed):
         proof = arms.prove(stretches(settings.position, arms.last_position, settings.block_sizes))
         guard.integrity.watch(**arms.watched)
         send({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries, "seed": seed})

@@ -42,8 +42,9 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "sweep": (
         {
-            *{"arms", "bringup", "candidate", "candidate_source", "decode", "errors", "guard"},
-            *{"measure", "provenance", "report", "settings", "source", "stages", "target"},
+            *{"arms", "bringup", "candidate", "candidate_source", "decode", "errors", "files"},
+            *{"guard", "measure", "provenance", "report", "settings", "source", "stages"},
+            *{"target"},
         },
         set(),
     ),

@@ -47,14 +47,16 @@ def lap_times_us(one: Round, clock: Clock) -> dict[str, float]:
 
 
 def pace_of(pilot: Round) -> Pace:
-    """Slices of about `SLICE_S` timed seconds of the slower arm."""
+    """Slices of about `SLICE_S` timed seconds of the slower arm, in both passes of a device."""
     step_ns = max(
         median(block.times(clock) or block.samples[clock])
         for block in pilot.blocks
         for clock in CLOCKS
         if clock in block.samples
     )
-    return Pace((min(MOST_STEPS, max(LEAST_STEPS, round(SLICE_S * 1e9 / step_ns))),), WARMUP)
+    passes = 2 if "device" in pilot.blocks[0].samples else 1
+    steps = round(SLICE_S * 1e9 / step_ns / passes)
+    return Pace((min(MOST_STEPS, max(LEAST_STEPS, steps)),), WARMUP)
 
 
 class Budget:

@@ -15,6 +15,7 @@ import pandas as pd
 from rich.console import Console
 
 from bench_prep import __version__
+from bench_prep.candidate_source import require_findable
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -22,11 +23,11 @@ from bench_prep.errors import (
     UsageError,
     as_raised,
 )
+from bench_prep.files import as_user_error, check_replaceable, replace
 from bench_prep.measure.records import Clock, Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.launch import run_isolated
-from bench_prep.report.store import as_user_error, replace
 from bench_prep.settings import RunSettings
 from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages, Update
@@ -48,12 +49,12 @@ class Sweep:
         axes: names of `axes.AXES`.
         points: of each axis, at most.
         margin: a difference up to this fraction counts as flat.
-        budget_s: seconds after which the timing process ends, what makes it ready among them.
+        budget_s: seconds after which it ends, from the first runner on.
     """
 
     reference: RunSettings
     axes: tuple[str, ...] = tuple(AXES)
-    points: int = 5
+    points: int = 4
     margin: float = 0.1
     budget_s: float = 150.0
 
@@ -102,13 +103,14 @@ def sweep(work: Sweep, source: Source, output: Path, figure: Path | None, consol
     FILE.check_writable(output)
     if figure is not None:
         require_matplotlib()
+    elif can_draw():
+        figure = output.with_suffix(".svg")
+    if figure is not None:
+        check_replaceable(figure)
+        if figure.resolve() == output.resolve():
+            raise UsageError(f"{output} would be the figure, too", "give --figure another name")
     require_device(work.reference.device)
-    file = work.reference.candidate_file
-    if file is not None and not file.is_file():
-        raise UsageError(
-            f"--candidate {work.reference.candidate}: there is no file {file}",
-            "give file.py:attribute, or module:attribute of an installed module",
-        )
+    require_findable(work.reference.candidate)
     with cache_in_use():
         return _swept(work, source, output, figure, console, command)
 
@@ -184,6 +186,7 @@ def show(path: Path, run: str | None, figure: Path | None, console: Console) -> 
     """
     if figure is not None:
         require_matplotlib()
+        check_replaceable(figure)
     frame = load(path, run)
     if figure is not None:
         _write(figure, frame)
@@ -192,17 +195,16 @@ def show(path: Path, run: str | None, figure: Path | None, console: Console) -> 
 
 
 def _store(output: Path, frame: pd.DataFrame, figure: Path | None, stages: Stages) -> None:
-    if figure is None and not can_draw():
+    if figure is None:
         FILE.add(output, frame)
         stages.passed("result", f"{output}; no figure, because matplotlib is not installed")
         return
-    drawn = figure or output.with_suffix(".svg")
-    FILE.append(output, frame, drawn, svg(frame))
-    stages.passed("result", f"{output}; its figure is {drawn}")
+    FILE.append(output, frame, figure, svg(frame))
+    stages.passed("result", f"{output}; its figure is {figure}")
 
 
 def _write(path: Path, frame: pd.DataFrame) -> None:
-    with as_user_error(path):
+    with as_user_error(path, "choose another --figure"):
         replace(path.resolve(), svg(frame))
 
 

@@ -198,9 +198,7 @@ def load(path: Path, run: str | None = None) -> pd.DataFrame:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        frame = pd.read_csv(
-            io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), float_precision="round_trip"
-        )
+        frame = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}", "give the CSV of bench-prep sweep") from None
     except (OSError, ValueError) as error:
@@ -220,6 +218,14 @@ def load(path: Path, run: str | None = None) -> pd.DataFrame:
     return frame
 
 
+def _same(expected: Any, found: Any) -> bool:
+    if expected is None or pd.isna(found):
+        return expected is None and bool(pd.isna(found))
+    if isinstance(expected, str):
+        return bool(expected == found)
+    return math.isclose(expected, float(found), rel_tol=1e-9)
+
+
 def _require_growth(of_arm: pd.DataFrame, where: str) -> None:
     remedy = "restore the rows as bench-prep sweep wrote them"
     try:
@@ -229,8 +235,7 @@ def _require_growth(of_arm: pd.DataFrame, where: str) -> None:
         raise UsageError(f"{where}: {error}", remedy) from None
     for name, value in expected.items():
         found = set(of_arm[name])
-        same = found == {value} if value is not None else all(map(pd.isna, found))
-        if not same:
+        if not all(_same(value, one) for one in found):
             raise UsageError(
                 f"{where}: the {name} {', '.join(map(str, found))} is not what its laps show "
                 f"({value})",

@@ -6,7 +6,7 @@ All that the proof and the clock run is imported with this module: make the guar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,14 @@ import torch
 
 from bench_prep.arms import Arms
 from bench_prep.candidate import attach, load_factory
+from bench_prep.decode.draws import repeatable
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Workload, use_once
 from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.guard import Guard
 from bench_prep.measure.clocks import clock_cost
+from bench_prep.measure.plan import Take
+from bench_prep.measure.records import Arm, Samples
 from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
 from bench_prep.settings import RunSettings
@@ -48,10 +51,14 @@ def guarded(
     """A guarded pair of runners for each point that can exist; of the others `left_out` is sent.
 
     Points that differ in position alone have the same runners. `first` are those of the reference.
+
+    Raises:
+        Missing: no point can exist; why is that of the last one.
     """
     latest = (1 - _MADE_READY) * budget.left
     pairs = {Point("", 0, reference).shape: tuple(first)}
     made: list[Point] = []
+    why = ""
     for point in _ends_first(points):
         try:
             _require_time(budget.left - latest)
@@ -62,9 +69,12 @@ def guarded(
                 hidden, dtype = runner.inputs_embeds_size, runner.dtype
                 use_once(runner, Workload.make(point.settings, hidden, dtype))
         except Exception as error:
-            send(_left_out(point, _why(error)))
+            why = _why(error)
+            send(_left_out(point, why))
         else:
             made.append(point)
+    if not made:
+        raise Missing(f"no point of the sweep can be timed: {why}", "choose other --axes")
     guards: dict[RunSettings, Guard] = {}
     for point in made:
         if point.shape not in guards:
@@ -76,7 +86,7 @@ def guarded(
 
 def time_points(
     points: Sequence[Point],
-    guards: dict[Point, Guard],
+    guards: Mapping[Point, Guard],
     reference: RunSettings,
     margin: float,
     budget: Budget,
@@ -92,20 +102,18 @@ def time_points(
         Missing: no point can be timed; why is that of the last one.
     """
     latest = (1 - _MADE_READY) * budget.left
-    factory = load_factory(reference.candidate) if guards else None
+    factory = load_factory(reference.candidate)
     seed = int.from_bytes(os.urandom(4)) if reference.seed is None else reference.seed
-    device = next((guard.runners[0].device for guard in guards.values()), torch.device("cpu"))
-    watch = Watch(state_reader(device))
+    watch = Watch(state_reader(next(iter(guards.values())).runners[0].device))
     prepared: dict[Guard, Any] = {}
     arms: dict[Point, Arms] = {}
-    why: Exception | None = None
+    why = ""
     for number, point in enumerate(_ends_first([*guards])):
         guard = guards[point]
         try:
             _require_time(budget.left - latest)
-            with _named(point):
+            with _at(point, seed):
                 if guard not in prepared:
-                    assert factory is not None
                     prepared[guard] = attach(reference.candidate, factory, guard.runners[1])
                     guard.require_code(reference.candidate)
                 seed_here = int(np.random.default_rng([seed, number]).integers(2**32))
@@ -122,13 +130,13 @@ def time_points(
                     walked = boundaries(point.settings.position, one.last_position, sizes)
                     proof = one.prove(walked)
         except (Missing, MemoryError, torch.OutOfMemoryError) as error:
-            why = error
-            send(_left_out(point, _why(error)))
+            why = _why(error)
+            send(_left_out(point, why))
         else:
             arms[point] = one
             send(_of(point, "equal", steps=proof.steps, boundaries=proof.boundaries))
     if not arms:
-        raise why or Missing("no point of the sweep can be timed here", "choose other --axes")
+        raise Missing(f"no point of the sweep can be timed: {why}", "choose other --axes")
     arms = {point: arms[point] for point in points if point in arms}
     first = next(iter(arms.values()))
     guards[next(iter(arms))].integrity.watch(
@@ -141,7 +149,7 @@ def time_points(
     cost = clock_cost(first.device)
     send({"event": "proved", "seed": seed, "clock_cost": cost, "seconds": budget.spent})
     laps = Laps(
-        {point: _taking(point, one) for point, one in arms.items()},
+        {point: _taking(point, one, seed) for point, one in arms.items()},
         watch.left_out,
         margin=margin,
         budget=budget,
@@ -151,8 +159,8 @@ def time_points(
     chosen, seen = int(drawn.integers(len(arms))), 0
     for number, (point, timed) in enumerate(laps.rounds()):
         one = arms[point]
-        with _named(point), one.at_work():
-            if number == seen + chosen:  # about one of a lap's points
+        with _at(point, seed), one.at_work():
+            if number == seen + chosen:  # at about two of a lap's points
                 one.require_equal(f"after lap {laps.done + 1}")
                 one.require_own_work()
                 seen, chosen = number + 1, int(drawn.integers(len(arms)))
@@ -167,7 +175,7 @@ def time_points(
             )
         )
     for point, one in {guards[point]: (point, one) for point, one in arms.items()}.values():
-        with _named(point), one.at_work():
+        with _at(point, seed), one.at_work():
             one.require_own_work()
     send({"event": "stopped", "by": laps.stopped_by})
 
@@ -186,9 +194,9 @@ def boundaries(position: int, last: int, block_sizes: tuple[int, ...]) -> list[r
     return found
 
 
-def _taking(point: Point, arms: Arms) -> Any:
-    def take(arm: Any, warmup: int, iters: int) -> Any:
-        with _named(point), arms.at_work():
+def _taking(point: Point, arms: Arms, seed: int) -> Take:
+    def take(arm: Arm, warmup: int, iters: int) -> Samples:
+        with _at(point, seed), arms.at_work():
             return arms.take(arm, warmup, iters)
 
     return take
@@ -239,11 +247,10 @@ def _left_out(point: Point, reason: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _named(point: Point) -> Iterator[None]:
-    """Say of an error at which point it is."""
+def _at(point: Point, seed: int) -> Iterator[None]:
+    """Say of an error at which point it is, and of a difference how to see it again."""
     try:
-        yield
+        with repeatable(seed):
+            yield
     except BenchPrepError as error:
-        if not error.message.startswith(f"{point}: "):
-            error.message = f"{point}: {error.message}"
-        raise
+        raise type(error)(f"{point}: {error.message}", error.remedy) from error

@@ -18,7 +18,6 @@ from bench_prep.sweep.laps import Budget
 
 
 def _work(job: dict[str, Any]) -> None:
-    budget = Budget(job["budget_s"])
     reference = RunSettings(**job["reference"])
     points = points_of(job["axes"], job["points"], reference)
     version = import_vllm(job["package_dir"])
@@ -28,6 +27,7 @@ def _work(job: dict[str, Any]) -> None:
     # The platform's faults are the reference's; a point's own are that point's.
     first = bring_up(reference, version, job, 2)
     emit({"event": "state", "environment": environment(version, first[0])})
+    budget = Budget(job["budget_s"])
     guards = guarded(points, reference, first, budget, emit)
     time_points(points, guards, reference, job["margin"], budget, emit)
 
