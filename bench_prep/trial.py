@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from bench_prep.alone import ROUNDS, Alone
 from bench_prep.arms import Arms
 from bench_prep.candidate import attach, load_factory
 from bench_prep.decode.draws import repeatable
@@ -36,9 +37,12 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
         OutputsDiffer: the states differ, in the proof or at a drawn step of a timed block.
         UsageError: the candidate cannot be loaded, raises, or does more than its own work.
         Missing: it left every step to vLLM's own path.
+        Inconclusive: the baseline has become much slower since the candidate was loaded.
     """
     name = settings.candidate
     runner = guard.runners[1]
+    few = settings.rounds is not None and settings.rounds < ROUNDS
+    alone = None if few else Alone(settings, guard.runners)
     candidate = attach(name, load_factory(name), runner)
     guard.require_code(name)
     seed = int.from_bytes(os.urandom(4)) if settings.seed is None else settings.seed
@@ -54,6 +58,8 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
             arms.require_equal(f"after round {number}")
             arms.require_own_work()
             arms.require_saved(one)
+            if alone is not None:
+                alone.require_kept(one)
             send(
                 {
                     "event": "round",

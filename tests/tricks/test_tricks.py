@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bench_prep.errors import BenchPrepError, OutputsDiffer, UsageError
+from bench_prep.errors import BenchPrepError, Inconclusive, OutputsDiffer, UsageError
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
 from bench_prep.target import is_cpu
 
@@ -122,7 +122,7 @@ def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
         comparison._time()
 
 
-WRONG, REFUSED = OutputsDiffer.exit_code, UsageError.exit_code
+WRONG, REFUSED, SLOWED = OutputsDiffer.exit_code, UsageError.exit_code, Inconclusive.exit_code
 TRICKS = [
     ("remembers:attach", WRONG, r"at position \d+ in a timed block: .*: expected -?\d+, found"),
     ("checked_alone:attach", WRONG, r"at position \d+ .*slot_mapping.*: expected (\d+), found"),
@@ -160,6 +160,12 @@ TRICKS = [
     ("changes:clock_of_the_harness", REFUSED, r"changes bench_prep\.measure\.clocks\.time, "),
     ("changes:comparison", REFUSED, r"changes bench_prep\.decode\.equality\.require_equal, "),
     ("changes:while_timed", REFUSED, r"changes time\.perf_counter_ns, "),
+    ("toggles:code", REFUSED, r"changes vllm\.\S*GPUModelRunner\._prepare_inputs, "),
+    (
+        "toggles:profile",
+        SLOWED,
+        r"takes \S+ ms a step beside the candidate, and took \S+ ms",
+    ),
     ("changes:baseline_s_step", REFUSED, r"changes baseline\.prepare, "),
 ]
 
@@ -168,8 +174,9 @@ TRICKS = [
 def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], words: str) -> None:
     module, _, attribute = trick.partition(":")
     # Time that has been moved elsewhere is seen in blocks of some length.
-    iters = 300 if attribute == "keeping_finalizer" else SETTINGS.iters
-    found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters)
+    iters = 300 if attribute in ("keeping_finalizer", "profile") else SETTINGS.iters
+    rounds = 5 if code == SLOWED else SETTINGS.rounds
+    found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters, rounds=rounds)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found
     if code == WRONG:
