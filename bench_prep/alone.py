@@ -40,7 +40,7 @@ class Alone:
         """After each round: beside the candidate the baseline is not much slower than alone.
 
         Raises:
-            Inconclusive: in each of at least `ROUNDS` rounds it took more than `SLOWED` times as long.
+            Inconclusive: in each of `ROUNDS` rounds or more it took over `SLOWED` times as long.
         """
         self._rounds += 1
         before, _, after = one.blocks
