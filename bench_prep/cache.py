@@ -28,6 +28,7 @@ _PARTS = {
     "wheels": "built wheels with their build logs",
     "logs": "logs of failed builds and of runs",
     "envs": "environments of compared worktrees",
+    "models": "served models with random weights: their configurations",
 }
 _NAMED = 3
 #: A lock that is removed can be held twice.

@@ -73,6 +73,7 @@ def test_place_and_sizes(folder: Path, console: Console) -> None:
         "wheels": "2.0",
         "logs": "0.1",
         "envs": "0.4",
+        "models": "0.0",
         "other": "0.5",
         "all": "6.0",
     }

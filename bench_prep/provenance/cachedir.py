@@ -24,6 +24,7 @@ MADE = {
     "logs": r"(build|engine|prove|run|serve|steps)-.*\.log",
     "envs": r"[0-9a-f]{32}|making-.*",
     "building": r"[0-9a-f]{32}",
+    "models": r"[0-9a-f]{32}|making-.*",
 }
 
 

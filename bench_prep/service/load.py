@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
+import shutil
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from bench_prep.engine.names import LOAD_FORMAT
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.tokenizer import write_tokenizer
 from bench_prep.errors import UsageError
+from bench_prep.provenance.cachedir import no_fault, writable_cache_dir
 from bench_prep.service.figures import Limits
 from bench_prep.service.names import CHAT_TEMPLATE, MODEL, WORKER_EXTENSION
 from bench_prep.service.processes import Patience
@@ -80,6 +84,33 @@ class Load:
             write_tokenizer(folder)
         return folder
 
+    def kept(self, folder: Path) -> Path:
+        """A model for random weights, in the cache and named by its content; another as it is.
+
+        vLLM finds what it has compiled by the model's path: in a new folder each run would compile
+        anew, and what it compiled would stay in vLLM's cache for nobody.
+
+        Raises:
+            Missing: the cache cannot be written.
+        """
+        if self.weights:
+            return folder
+        name = _content(folder)
+        place = writable_cache_dir() / "models" / name
+        with no_fault("keeping the model's configuration"):
+            if place.is_dir() and _content(place) == name:
+                return place
+            making = place.with_name(f"making-{uuid.uuid4().hex}")
+            shutil.copytree(folder, making)
+            shutil.rmtree(place, ignore_errors=True)
+            try:
+                making.rename(place)
+            except OSError:  # another run has made it meanwhile
+                shutil.rmtree(making, ignore_errors=True)
+                if not place.is_dir():
+                    raise
+        return place
+
     def require_tokenizer(self) -> None:
         """Texts need the model's own; for token ids any will do.
 
@@ -124,6 +155,16 @@ class Load:
         if is_cpu(device):
             arguments += ["--gpu-memory-utilization", "0.3"]
         return arguments + shlex.split(self.arguments)
+
+
+def _content(folder: Path) -> str:
+    """A name for all files in it."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            found.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()[:32]
 
 
 def vocab_size(folder: Path) -> int:

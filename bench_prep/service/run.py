@@ -24,6 +24,7 @@ from bench_prep.errors import (
     UsageError,
 )
 from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
 from bench_prep.service.figures import DECISIVE, TierResult, judge_tier
@@ -122,8 +123,8 @@ class Comparison:
         require_device(self.device)
         self.load.require_tokenizer()
         free_port(self.load.port)
-        with temporary_folder() as scratch:
-            folder = self.load.folder(scratch)
+        with temporary_folder() as scratch, cache_in_use():
+            folder = self.load.kept(self.load.folder(scratch))
             _, provenance = prove_source(Source(), self.device, self.stages)
             self.common |= provenance
             with self.client() as asking:

@@ -159,6 +159,8 @@ _ARMS = ("baseline_before", "candidate", "baseline_after")
 def check(runs: int, seed: int) -> list[str]:
     """What was left, of all runs; every second one is interrupted."""
     random.seed(seed)
+    # In the background of a shell it is ignored, and would be by what is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print(f"seed {seed}", flush=True)
     wrong, last = [], 60.0
     with tempfile.TemporaryDirectory(dir=os.environ.get("HOME")) as place:
