@@ -112,8 +112,8 @@ def run(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Number of baseline / candidate / baseline rounds, which only --budget ends "
-            "early; a verdict needs 10."
+            help="Fixed number of baseline / candidate / baseline rounds, which only --budget "
+            "ends early; a verdict needs 10."
         ),
     ] = None,
     margin: MarginOption = None,
@@ -254,7 +254,7 @@ def engine(
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of rounds of three stretches, which only --budget ends early."
+            min=1, help="Fixed number of rounds of three stretches, which only --budget ends early."
         ),
     ] = None,
     margin: MarginOption = None,

@@ -60,9 +60,9 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
     old = [is_by_old_rule(row) for _, row in frame.iterrows()]
     if any(old):
         found.append(
-            f"Verdict by the {OLD_RULE}{which(old)}: the speedup's 95 % interval, where there was "
-            "one, excludes 1 and the drift is smaller than the effect. Today's needs the interval "
-            "of the change and a margin; run again for it."
+            f"Verdict by the {OLD_RULE}{which(old)}: from the drift and the speedup's 95 % "
+            "interval, where there was one. Today's is from the interval of the change and a "
+            "margin; run again for it."
         )
     unknown = [missing(value) for value in frame["equal"]]
     if any(unknown):

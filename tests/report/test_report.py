@@ -154,7 +154,7 @@ def test_a_verdict_by_an_older_rule_is_marked(markdown) -> None:
     path = results / "h200-0.26.0.csv"
     text = words(report([path], markdown))
     assert "faster (old rule)" in text
-    assert "Verdict by the old rule: the speedup's 95 % interval" in text
+    assert "Verdict by the old rule: from the drift and the speedup's 95 % interval" in text
 
 
 def test_todays_verdict_is_not_marked(make_frame, make_round) -> None:
