@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench_prep.measure.verdict import CONFIDENCE
 from bench_prep.sweep.axes import AXES
-from bench_prep.sweep.laps import ARMS, CANDIDATE
+from bench_prep.sweep.laps import ARMS, BASELINE, CANDIDATE
 
 #: The clock that the claim is about.
 DECISIVE = "ready"
@@ -50,23 +50,24 @@ def said(row: pd.Series[Any]) -> str:
 
 
 def claims(frame: pd.DataFrame) -> list[str]:
-    """What is said of the candidate, one line each: by its verdicts on the decisive clock."""
-    name = clock_name(frame, DECISIVE)
-    lines = []
-    for arm in reversed(ARMS):
-        by_shape: dict[str, list[str]] = {}
-        for axis in _axes(frame):
-            row = growth_row(frame, axis, arm, DECISIVE)
-            if row is not None:
-                text = f"{axis} ({said(row).partition(' ')[2]})"
-                by_shape.setdefault(str(row["growth"]), []).append(text)
-        parts = [f"{s} in {', '.join(by_shape[s])}" for s in _STYLES if s in by_shape]
-        if parts:
-            lines.append(f"The {arm}'s {name} time: " + "; ".join(parts) + ".")
+    """What is said of the candidate on each clock, and of the baseline on the decisive one."""
+    lines = [_claim(frame, CANDIDATE, clock) for clock in clocks_in(frame)]
+    lines.append(_claim(frame, BASELINE, DECISIVE))
     broken = [axis for axis in _axes(frame) if not AXES[axis].grows and _grows(frame, axis)]
     if broken:
         lines.append(f"The candidate is not flat in {', '.join(broken)}, where it should be.")
     return lines
+
+
+def _claim(frame: pd.DataFrame, arm: str, clock: str) -> str:
+    by_shape: dict[str, list[str]] = {}
+    for axis in _axes(frame):
+        row = growth_row(frame, axis, arm, clock)
+        if row is not None:
+            text = f"{axis} ({said(row).partition(' ')[2]})"
+            by_shape.setdefault(str(row["growth"]), []).append(text)
+    parts = [f"{shape} in {', '.join(by_shape[shape])}" for shape in _STYLES if shape in by_shape]
+    return f"The {arm}'s {clock_name(frame, clock)} time: {'; '.join(parts)}."
 
 
 def is_inconclusive(frame: pd.DataFrame) -> bool:

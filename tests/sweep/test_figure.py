@@ -116,6 +116,17 @@ def test_the_claim(frame: pd.DataFrame) -> None:
     assert [float(cell) for cell in cells.groups()] == pytest.approx([2.2, 5.2], rel=0.03)
 
 
+def test_the_claim_on_each_clock_of_a_device() -> None:
+    frame = frame_of(("groups", "position"), device=True)
+    starts = [line.partition(":")[0] for line in claims(frame)]
+    assert starts == [
+        *(f"The candidate's {clock} time" for clock in ("ready", "host", "device")),
+        "The baseline's ready time",
+    ]
+    assert "device time: flat in position (within 0.0 %), groups" in claims(frame)[2]
+    assert text_of(frame).count("Growth of") == 3
+
+
 def test_a_candidate_that_grows_where_it_should_not() -> None:
     def grows(point: Point, arm: str) -> float:
         return cost(point, arm) * (1 + (arm == "candidate") * np.log2(point.value) / 20)

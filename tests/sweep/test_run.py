@@ -93,3 +93,12 @@ def test_refused_before_anything_starts(arguments: list[str], says: str) -> None
     with pytest.raises(UsageError, match=says) as error:
         app(["sweep", *arguments], standalone_mode=False)
     assert error.value.remedy
+
+
+def test_help_names_options_and_units(tmp_path: Path) -> None:
+    shown = bench("sweep", "--help", cwd=tmp_path).stdout
+    for option in ("--axes", "--points", "--mrope", "--candidate", "--worktree", "--margin",
+                   "--budget", "--output", "--figure", "--from", "--seed", "--device"):  # fmt: skip
+        assert option in shown
+    for word in ("max_num_tokens", "per cent", "seconds", "SVG", "CSV"):
+        assert word in shown
