@@ -35,10 +35,11 @@ from bench_prep.fastpath.device_writer import DeviceWriter
 from bench_prep.fastpath.kernel import (
     STEP_SIGNATURE,
     group_table,
+    source,
     step_constants,
     step_kernel,
-    step_source,
     step_tensors,
+    write_step,
 )
 from bench_prep.fastpath.preparer import attach
 from bench_prep.fastpath.targets import Targets, find_targets
@@ -50,27 +51,24 @@ _current_stream = torch._C._cuda_getCurrentRawStream
 
 
 @triton.jit
-def pinned_kernel(step, a, b, c, d, e, f, g, h, MROPE_STRIDE: tl.constexpr,
-                  PROMPT_EMBEDS: tl.constexpr, MAX_NUM_REQS: tl.constexpr,
-                  CHUNK: tl.constexpr):  # fmt: skip
-    """The step's kernel, its three numbers in pinned host memory."""
-    sampled = tl.load(step).to(tl.uint64).to(tl.pointer_type(tl.int32), bitcast=True)
-    step_kernel(sampled, tl.load(step + 1), tl.load(step + 2), a, b, c, d, e, f, g, h,
-                MROPE_STRIDE, PROMPT_EMBEDS, MAX_NUM_REQS, CHUNK)  # fmt: skip
+def passed_kernel(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
+                  MROPE_STRIDE: tl.constexpr, PROMPT_EMBEDS: tl.constexpr):  # fmt: skip
+    """The step's kernel, its three numbers passed as arguments."""
+    write_step(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
+               MROPE_STRIDE, PROMPT_EMBEDS)  # fmt: skip
 
 
 @triton.jit
-def counting_kernel(step, state, a, b, c, d, e, f, g, h, MROPE_STRIDE: tl.constexpr,
-                    PROMPT_EMBEDS: tl.constexpr, MAX_NUM_REQS: tl.constexpr,
-                    CHUNK: tl.constexpr):  # fmt: skip
+def counting_kernel(step, state, a, b, c, d, e, f, g, h,
+                    MROPE_STRIDE: tl.constexpr, PROMPT_EMBEDS: tl.constexpr):  # fmt: skip
     """The step's kernel, its positions counted on the device, by each program for itself."""
     own = state + 2 * tl.program_id(0)
     position, mrope_position = tl.load(own) + 1, tl.load(own + 1) + 1
     sampled = tl.load(step).to(tl.uint64).to(tl.pointer_type(tl.int32), bitcast=True)
     tl.store(own, position)
     tl.store(own + 1, mrope_position)
-    step_kernel(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
-                MROPE_STRIDE, PROMPT_EMBEDS, MAX_NUM_REQS, CHUNK)  # fmt: skip
+    write_step(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
+               MROPE_STRIDE, PROMPT_EMBEDS)  # fmt: skip
 
 
 class Design:
@@ -103,45 +101,55 @@ class Design:
 class Shipped(Design):
     """`DeviceWriter` itself."""
 
-    def write(self, position: int, mrope_position: int, sampled: Any) -> None:
-        self.shipped.write(position, mrope_position, sampled)
+    def prepare(self) -> None:
+        self.write = self.shipped.write
+        self.call = driver_call("cuGraphLaunch", 2)
 
     def launch(self) -> None:
-        self.shipped._launch()
+        if self.call(self.shipped._executable, _current_stream(self.device)):
+            raise RuntimeError("the driver refused the launch")
 
 
 class JustInTime(Design):
     def launch(self) -> None:
-        step_kernel[(self.programs,)](*self.arguments, *self.tensors, **self.constants)
+        passed_kernel[(self.programs,)](*self.arguments, *self.tensors, **self.constants)
 
 
-class PreBound(Design):
+class Compiled(Design):
+    """The step's kernel compiled ahead, its numbers passed as arguments."""
+
     def prepare(self) -> None:
-        self.run = triton.compile(step_source(self.constants))[(self.programs, 1, 1)]
+        numbers = {"sampled": "*i32", "position": "i64", "mrope_position": "i64"}
+        signature = numbers | {k: v for k, v in STEP_SIGNATURE.items() if k != "step"}
+        self.compiled = triton.compile(source(passed_kernel, signature, self.constants))
+        self.run = self.compiled[(self.programs, 1, 1)]
         self.rest = (*self.tensors, *self.constants.values())
 
     def launch(self) -> None:
         self.run(*self.arguments, *self.rest, stream=_current_stream(self.device))
 
 
-class CudaBindings(Design):
-    """The driver's call by NVIDIA's own library, which gives up the interpreter lock."""
+class Driver(Compiled):
+    """The driver's own call, whose arguments lie in memory, without giving up the lock."""
 
     def prepare(self) -> None:
-        from cuda.bindings import driver
-
-        compiled = triton.compile(step_source(self.constants))
-        compiled._init_handles()
-        self.numbers = (ctypes.c_int64 * 16)(
-            *(0, 0, 0), *(tensor.data_ptr() for tensor in self.tensors)
-        )
+        super().prepare()
+        passed = [0, 0, 0, *(tensor.data_ptr() for tensor in self.tensors), *[0] * 4]
+        self.numbers = (ctypes.c_int64 * len(passed))(*passed)  # four for Triton's scratch memory
         first = ctypes.addressof(self.numbers)
-        self.pointers = (ctypes.c_void_p * 16)(*(first + 8 * i for i in range(16)))
-        self.call, self.stream = driver.cuLaunchKernel, driver.CUstream
-        function = driver.CUfunction(compiled.function)
-        threads = 32 * compiled.metadata.num_warps
-        self.shape = (function, self.programs, 1, 1, threads, 1, 1, compiled.metadata.shared)
-        self.where = ctypes.addressof(self.pointers)
+        addresses = (first + 8 * index for index in range(len(passed)))
+        self.pointers = (ctypes.c_void_p * len(passed))(*addresses)
+        self.threads = 32 * self.compiled.metadata.num_warps
+        self.configuration = LaunchConfiguration(
+            (self.programs, 1, 1), (self.threads, 1, 1), self.compiled.metadata.shared
+        )
+        self.call = driver_call("cuLaunchKernelEx", 4)
+        self.passed = (
+            ctypes.addressof(self.configuration),
+            self.compiled.function,
+            ctypes.addressof(self.pointers),
+            None,
+        )
 
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         numbers = self.numbers
@@ -149,9 +157,45 @@ class CudaBindings(Design):
         self.launch()
 
     def launch(self) -> None:
-        stream = self.stream(_current_stream(self.device))
-        if int(self.call(*self.shape, stream, self.where, 0)[0]):
+        self.configuration.stream = _current_stream(self.device)
+        if self.call(*self.passed):
             raise RuntimeError("the driver refused the launch")
+
+
+class CudaBindings(Driver):
+    """The same by NVIDIA's own library, which gives up the lock."""
+
+    def prepare(self) -> None:
+        from cuda.bindings import driver
+
+        super().prepare()
+        self.call, self.stream = driver.cuLaunchKernel, driver.CUstream
+        function, shared = driver.CUfunction(self.compiled.function), self.configuration.shared
+        self.passed = (function, self.programs, 1, 1, self.threads, 1, 1, shared)
+
+    def launch(self) -> None:
+        stream = self.stream(_current_stream(self.device))
+        if int(self.call(*self.passed, stream, ctypes.addressof(self.pointers), 0)[0]):
+            raise RuntimeError("the driver refused the launch")
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """The driver's `CUlaunchConfig`."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def driver_call(name: str, arguments: int) -> Any:
+    call = getattr(ctypes.PyDLL("libcuda.so.1"), name)
+    call.argtypes = [ctypes.c_void_p] * arguments
+    return call
 
 
 class Replayed(Design):
@@ -161,14 +205,12 @@ class Replayed(Design):
         self.pinned = torch.zeros(3, dtype=torch.int64, pin_memory=True)
         self.numbers = memoryview(self.pinned.numpy())
         self.graph = captured(self.one)
-        library = ctypes.PyDLL("libcuda.so.1")
-        self.call = library.cuGraphLaunch
-        self.call.argtypes = [ctypes.c_void_p] * 2
+        self.call = driver_call("cuGraphLaunch", 2)
         self.executable = self.graph.raw_cuda_graph_exec()
 
     def one(self) -> None:
         self.numbers[0] = self.targets.input_ids.data_ptr()
-        pinned_kernel[(self.programs,)](self.pinned, *self.tensors, **self.constants)
+        step_kernel[(self.programs,)](self.pinned, *self.tensors, **self.constants)
 
     def write(self, position: int, mrope_position: int, sampled: Any) -> None:
         numbers = self.numbers
@@ -205,25 +247,25 @@ class Counting(Replayed):
         self.launch()
 
 
+SHIPPED = "graph replay by the driver, lock kept (shipped)"
 DESIGNS: dict[str, type[Design]] = {
     "ordinary JIT launch": JustInTime,
-    "pre-bound compiled kernel": PreBound,
+    "pre-bound compiled kernel": Compiled,
     "driver's launch by cuda.bindings": CudaBindings,
-    "driver's launch, lock kept (shipped)": Shipped,
-    "graph replay by torch, numbers in pinned memory": ReplayedByTorch,
-    "graph replay by the driver, lock kept": Replayed,
-    "the same, position on the device": Counting,
+    "driver's launch, lock kept": Driver,
+    "graph replay by torch": ReplayedByTorch,
+    SHIPPED: Shipped,
+    "graph replay, position on the device": Counting,
 }
 
 
-def captured(launch: Callable[[], None], times: int = 1) -> Any:
+def captured(launch: Callable[[], None]) -> Any:
     for _ in range(2):  # compiled before it is captured
         launch()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(times):
-            launch()
+        launch()
     return graph
 
 
@@ -251,7 +293,7 @@ class After:
         self.timed()
 
 
-def model_graphs(replayed: Replayed) -> tuple[Any, Any]:
+def model_graphs(replayed: Any) -> tuple[Any, Any]:
     """A graph like a small model's decode step, without and with the step's kernel before it."""
     states = torch.zeros(1, 1024, device="cuda")
     weights = torch.zeros(1024, 1024, device="cuda")
@@ -288,25 +330,24 @@ def main(
     timed: dict[str, tuple[str, Any, Any]] = {"vLLM's own preparation": ("design", None, own)}
     with torch.inference_mode():
         for name, design in designs.items():
-            path._writer = design
-            path.mark_dirty()
+            path.use(design)
             proof = prove_equal(own, decoder, [stretch])
             print(f"{name}: {proof.steps} states identical", flush=True)
             timed[name] = ("design", design, decoder)
         nothing = Nothing(targets)
         timed["gates and mirrors, no launch"] = ("part", nothing, decoder)
-        shipped = designs["driver's launch, lock kept (shipped)"]
-        replayed = designs["graph replay by the driver, lock kept"]
-        plain, folded = model_graphs(replayed)  # type: ignore[arg-type]
+        shipped, replayed = designs[SHIPPED], designs["graph replay by torch"]
+        plain, folded = model_graphs(replayed)
         for name, call in {
             "an empty call": nothing.launch,
             "launch of the shipped design": shipped.launch,
-            "graph replay by the driver": replayed.launch,
+            "launch by the driver": designs["driver's launch, lock kept"].launch,
             "a model's graph of 200 kernels": plain.replay,
             "the same with the step's kernel in it": folded.replay,
         }.items():
             timed[name] = ("floor", shipped, After(decoder, call))
         blocks = take(path, (own, decoder), work, timed, rounds, iters, seed)
+    torch.distributed.destroy_process_group()  # else NCCL keeps the process for minutes
     frame = pd.DataFrame(rows(timed, blocks))
     frame.to_csv(output, index=False)
     print(frame.round(2).to_string(index=False))
@@ -324,8 +365,7 @@ def take(
         for name in draw.sample(list(timed), len(timed)):
             _, design, steps = timed[name]
             if design is not None:
-                path._writer = design
-                path.mark_dirty()
+                path.use(design)
             samples = time_block(steps, warmup=50, iters=iters, device=device)
             if number:  # the first round warms everything up
                 blocks[name].append(
@@ -353,8 +393,6 @@ def rows(timed: Any, blocks: dict[str, list[dict[str, float]]]) -> list[dict[str
     }
     return [row | versions for row in found]
 
-
-assert list(STEP_SIGNATURE)[:3] == ["sampled", "position", "mrope_position"]
 
 if __name__ == "__main__":
     typer.run(main)

@@ -22,14 +22,36 @@ SECOND_LINE = {
 }
 
 
+class Marks:
+    """What is heard of all tables and buffers of a runner.
+
+    Attributes:
+        fixed: the buffers hold what every single-token step of one request leaves alike. True from
+            one dispatched step to the next, as only the preparation and dummy runs write them.
+        stale: a step has more to write than its own: the fixed part, or a table that is dirty.
+    """
+
+    __slots__ = ("fixed", "stale")
+
+    def __init__(self) -> None:
+        self.fixed = False
+        self.stale = True
+
+    def written(self) -> None:
+        """Something else than a dispatched step wrote, or may have written, the buffers."""
+        self.fixed = False
+        self.stale = True
+
+
 class TrackedTable:
     """Tracks one vLLM `BlockTable` by wrapping the methods of that instance."""
 
-    __slots__ = ("_commit", "dirty", "table")
+    __slots__ = ("_commit", "_marks", "dirty", "table")
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, marks: Marks) -> None:
         self.table = table
         self.dirty = True
+        self._marks = marks
         self._commit: Callable[[int], None] = table.commit_block_table
         for name in MARKING_METHODS:
             setattr(table, name, self._marking(getattr(table, name)))
@@ -43,11 +65,11 @@ class TrackedTable:
 
     def mark(self) -> None:
         """Something else wrote a row 0: the next commit copies."""
-        self.dirty = True
+        self.dirty = self._marks.stale = True
 
     def _marking(self, method: Callable[..., None]) -> Callable[..., None]:
         def marked(*args: Any, **kwargs: Any) -> None:
-            self.dirty = True
+            self.mark()
             method(*args, **kwargs)
 
         return marked

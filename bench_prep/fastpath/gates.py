@@ -194,81 +194,60 @@ STEP_SECOND_LINE = {
 }
 
 
-class StepGate:
-    """The step gate of one runner; after an open `check` it holds the step's facts.
+#: What an open step gate calls: position, vLLM's `CachedRequestState` of the one request, and the
+#: previous step's sampled token, int32 of shape [1, 1] on the runner's device; None on the CPU
+#: platform, where the token is in the host's token table.
+Dispatch = Callable[[int, Any, Any], None]
 
-    Attributes:
-        position: tokens already computed for the request, the new token's index.
-        request: vLLM's `CachedRequestState` of the one request.
-        sampled: the previous step's sampled token, int32 of shape [1, 1] on the runner's device;
-            None on the CPU platform, where the token is in the host's token table.
+
+def step_gate(runner: Any, dispatch: Dispatch) -> Callable[[Any], str | None]:
+    """The step gate of one runner: calls `dispatch`, or returns the reason why it may not.
+
+    It is a closure, as everything that runs in every step: inside an engine each object that is
+    looked at costs more than the comparison.
     """
+    batch = runner.input_batch
+    requests = runner.requests
+    # The device's index, None on the CPU platform.
+    device = None if runner.device.type == "cpu" else runner.positions.get_device()
+    computed = memory(batch.num_computed_tokens_cpu)
+    last_lengths = memory(runner.optimistic_seq_lens_cpu.numpy())
+    int32 = torch.int32
 
-    __slots__ = (
-        "_batch",
-        "_computed",
-        "_device",
-        "_last_lengths",
-        "_runner",
-        "position",
-        "request",
-        "sampled",
-    )
-
-    def __init__(self, runner: Any) -> None:
-        batch = runner.input_batch
-        self._runner = runner
-        self._batch = batch
-        # The device's index, None on the CPU platform.
-        self._device = None if runner.device.type == "cpu" else runner.positions.get_device()
-        self._computed = memory(batch.num_computed_tokens_cpu)
-        self._last_lengths = memory(runner.optimistic_seq_lens_cpu.numpy())
-        self.position = -1
-        self.request: Any = None
-        self.sampled: Any = None
-
-    def check(self, scheduler_output: Any) -> str | None:
-        """None when the step may be prepared by the fast path, else the reason why not."""
-        batch = self._batch
+    def check(scheduler_output: Any) -> str | None:
         request_ids = batch._req_ids
         if len(request_ids) != 1:
             return SEVERAL_REQUESTS
         if scheduler_output.total_num_scheduled_tokens != 1:
             return SEVERAL_TOKENS
-        runner = self._runner
         if runner.input_batch is not batch:
             return BATCH_REPLACED
         request_id = request_ids[0]
         sampled = batch.prev_sampled_token_ids
-        if self._device is not None:
+        if device is not None:
             if sampled is None:
                 return NO_SAMPLED_TOKEN
             previous = batch.prev_req_id_to_index
             if not previous or previous.get(request_id) != 0:
                 return NOT_AT_INDEX_0
-            if (
-                sampled.get_device() != self._device
-                or sampled.dtype is not torch.int32
-                or sampled.dim() != 2
-                or sampled.numel() != 1
-            ):
+            if sampled.numel() != 1 or sampled.get_device() != device or sampled.dtype is not int32:
                 return SAMPLED_TOKEN_KIND
         elif sampled is not None:
             return SAMPLED_TOKEN_KIND
-        request = runner.requests[request_id]
-        position = self._computed[0]
+        request = requests[request_id]
+        position = computed[0]
         prompt = request.num_prompt_tokens
         if position < prompt:
             return IN_PROMPT
         if prompt + len(request.output_token_ids) != position + 1:
             return NOT_CONTINUOUS
-        if self._last_lengths[0] != position:
+        if last_lengths[0] != position:
             return LENGTH_MISMATCH
         if scheduler_output.scheduled_spec_decode_tokens:
             return DRAFT_TOKENS
         if scheduler_output.scheduled_encoder_inputs:
             return ENCODER_INPUT
-        self.position = position
-        self.request = request
-        self.sampled = sampled
+        dispatch(position, request, sampled)
         return None
+
+    return check

@@ -1,8 +1,8 @@
 """The kernels: one writes a step, a program per KV group; the other what every step leaves alike.
 
 Both get the addresses of the runner's tensors as arguments; those of the groups' tables are in a
-`uint64` table. What changes from step to step, the sampled token's address and two positions, are
-arguments of the step's kernel.
+`uint64` table. The step's kernel is captured once and replayed, so that its arguments never change:
+what does change from step to step it reads from three numbers in pinned host memory.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -16,12 +16,17 @@ import triton.language as tl
 
 from bench_prep.fastpath.targets import PAD_SLOT_ID, Targets
 
+#: Entries of the step's numbers, int64 in pinned host memory.
+SAMPLED_ADDRESS, POSITION, MROPE_POSITION = range(3)
 #: Entries of the table per group: address of the block table, address of the slot mapping (0: the
 #: group has none), block size in tokens.
 PER_GROUP = 3
 #: Elements that one program writes at a time.
 CHUNK = 1024
 
+_SAMPLED_ADDRESS = tl.constexpr(SAMPLED_ADDRESS)
+_POSITION = tl.constexpr(POSITION)
+_MROPE_POSITION = tl.constexpr(MROPE_POSITION)
 _PER_GROUP = tl.constexpr(PER_GROUP)
 _PAD = tl.constexpr(PAD_SLOT_ID)
 
@@ -41,9 +46,7 @@ def group_table(targets: Targets) -> torch.Tensor:
 
 @triton.jit
 def step_kernel(
-    sampled,  # the previous step's sampled token
-    position,
-    mrope_position,
+    step,  # the step's numbers
     groups,  # the groups' table
     input_ids,
     positions,
@@ -54,10 +57,35 @@ def step_kernel(
     mrope_positions,
     MROPE_STRIDE: tl.constexpr,  # elements between the three rows, 0 without M-RoPE
     PROMPT_EMBEDS: tl.constexpr,
-    MAX_NUM_REQS: tl.constexpr,
-    CHUNK: tl.constexpr,
 ):
-    """What the step that computes the token at `position` writes; one program per group."""
+    """What the step that computes the token at its position writes; one program per group."""
+    position = tl.load(step + _POSITION)
+    address = tl.load(step + _SAMPLED_ADDRESS).to(tl.uint64)
+    mrope_position = tl.load(step + _MROPE_POSITION)
+    sampled = address.to(tl.pointer_type(tl.int32), bitcast=True)
+    write_step(
+        sampled, position, mrope_position, groups, input_ids, positions, seq_lens,
+        num_computed_tokens, num_accepted_tokens, is_token_ids, mrope_positions,
+        MROPE_STRIDE, PROMPT_EMBEDS,
+    )  # fmt: skip
+
+
+@triton.jit
+def write_step(
+    sampled,  # address of the previous step's sampled token
+    position,
+    mrope_position,
+    groups,
+    input_ids,
+    positions,
+    seq_lens,
+    num_computed_tokens,
+    num_accepted_tokens,
+    is_token_ids,
+    mrope_positions,
+    MROPE_STRIDE: tl.constexpr,
+    PROMPT_EMBEDS: tl.constexpr,
+):
     group = tl.program_id(0)
     entry = groups + group * _PER_GROUP
     # All loads before the first store, so that the waits overlap.
@@ -76,10 +104,8 @@ def step_kernel(
         tl.store(positions, position)
         tl.store(num_computed_tokens, index)
         tl.store(seq_lens, index + 1)
-        for start in range(0, MAX_NUM_REQS, CHUNK):
-            offsets = start + tl.arange(0, CHUNK)
-            ones = tl.full((CHUNK,), 1, tl.int32)
-            tl.store(num_accepted_tokens + offsets, ones, mask=offsets < MAX_NUM_REQS)
+        # The request's own is not left alone where Mamba's states are aligned to blocks.
+        tl.store(num_accepted_tokens, 1)
         if PROMPT_EMBEDS:
             tl.store(is_token_ids, 1)
         if MROPE_STRIDE > 0:
@@ -94,6 +120,7 @@ def fixed_kernel(
     seq_lens,
     query_start_loc,
     discard_request_mask,
+    num_accepted_tokens,
     req_indices,
     query_pos,
     num_scheduled_tokens,
@@ -112,6 +139,8 @@ def fixed_kernel(
             offsets = start + tl.arange(0, CHUNK)
             zeros = tl.zeros((CHUNK,), tl.int32)
             tl.store(seq_lens + offsets, zeros, mask=offsets < MAX_NUM_REQS)
+            ones = tl.full((CHUNK,), 1, tl.int32)
+            tl.store(num_accepted_tokens + offsets, ones, mask=offsets < MAX_NUM_REQS)
             starts = tl.minimum(offsets, 1)
             tl.store(query_start_loc + offsets, starts, mask=offsets <= MAX_NUM_REQS)
     slot_address = tl.load(groups + group * _PER_GROUP + 1)
@@ -125,9 +154,7 @@ def fixed_kernel(
 
 #: The types of what a kernel is given, which are all that a compilation may assume of it, in order.
 STEP_SIGNATURE = {
-    "sampled": "*i32",
-    "position": "i64",
-    "mrope_position": "i64",
+    "step": "*i64",
     "groups": "*u64",
     "input_ids": "*i32",
     "positions": "*i64",
@@ -142,16 +169,15 @@ FIXED_SIGNATURE = {
     "seq_lens": "*i32",
     "query_start_loc": "*i32",
     "discard_request_mask": "*u8",
+    "num_accepted_tokens": "*i32",
     "req_indices": "*i64",
     "query_pos": "*i64",
     "num_scheduled_tokens": "*i32",
 }
-#: How many arguments of the step's kernel change from step to step; they are its first.
-STEP_NUMBERS = 3
 
 
 def step_tensors(targets: Targets, groups: torch.Tensor) -> list[torch.Tensor]:
-    """The step kernel's arguments behind the numbers, in the order of `STEP_SIGNATURE`.
+    """The step kernel's arguments behind the step's numbers, in the order of `STEP_SIGNATURE`.
 
     A branch that is compiled out gets any tensor.
     """
@@ -175,6 +201,7 @@ def fixed_tensors(targets: Targets, groups: torch.Tensor) -> list[torch.Tensor]:
         targets.seq_lens,
         targets.query_start_loc,
         targets.discard_request_mask.view(torch.uint8),
+        targets.num_accepted_tokens,
         targets.req_indices,
         targets.query_pos,
         targets.num_scheduled_tokens,
@@ -187,8 +214,6 @@ def step_constants(targets: Targets) -> dict[str, int | bool]:
     return {
         "MROPE_STRIDE": 0 if mrope is None else mrope.stride(0),
         "PROMPT_EMBEDS": targets.is_token_ids is not None,
-        "MAX_NUM_REQS": targets.max_num_reqs,
-        "CHUNK": CHUNK,
     }
 
 
@@ -203,17 +228,18 @@ def fixed_constants(targets: Targets) -> dict[str, int | bool]:
 
 def step_source(constants: dict[str, int | bool]) -> triton.compiler.ASTSource:
     """The step kernel's source for `triton.compile`."""
-    return _source(step_kernel, STEP_SIGNATURE, constants)
+    return source(step_kernel, STEP_SIGNATURE, constants)
 
 
 def fixed_source(constants: dict[str, int | bool]) -> triton.compiler.ASTSource:
     """The fixed kernel's source for `triton.compile`."""
-    return _source(fixed_kernel, FIXED_SIGNATURE, constants)
+    return source(fixed_kernel, FIXED_SIGNATURE, constants)
 
 
-def _source(
+def source(
     kernel: Any, signature: dict[str, str], constants: dict[str, int | bool]
 ) -> triton.compiler.ASTSource:
+    """A kernel's source for `triton.compile`: types of arguments, then compile-time constants."""
     names = [*signature, *constants]
     return triton.compiler.ASTSource(
         fn=kernel,

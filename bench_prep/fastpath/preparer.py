@@ -11,10 +11,10 @@ import torch
 
 from bench_prep.errors import Missing
 from bench_prep.fastpath import events
-from bench_prep.fastpath.block_tables import TrackedTable
+from bench_prep.fastpath.block_tables import Marks, TrackedTable
 from bench_prep.fastpath.counters import Counters
 from bench_prep.fastpath.fingerprint import known_source
-from bench_prep.fastpath.gates import StepGate, closed_service_gate
+from bench_prep.fastpath.gates import Dispatch, closed_service_gate, step_gate
 from bench_prep.fastpath.mirrors import Mirrors
 from bench_prep.fastpath.targets import find_targets
 
@@ -46,24 +46,21 @@ class FastPath:
         self.own_path = runner._prepare_inputs
         self._runner = runner
         self._batch = runner.input_batch
-        self._gate = StepGate(runner)
-        self._check: Callable[[Any], str | None] = self._gate.check
         self._mirrors = Mirrors(runner)
-        # Whether the buffers hold what `write_fixed` writes: from one dispatched step to the next,
-        # as only the preparation and dummy runs write them.
-        self._fixed = False
+        self._marks = Marks()
         self._uses_mrope = bool(runner.uses_mrope)
         targets = find_targets(runner)
         if runner.device.type == "cpu":
             from bench_prep.fastpath.host_writer import HostWriter
 
-            self._writer: Writer = HostWriter(targets)
+            writer: Writer = HostWriter(targets)
             self._previous_index = -1  # no sampled token is left on a device
         else:
             from bench_prep.fastpath.device_writer import DeviceWriter
 
-            self._writer = DeviceWriter(targets)
+            writer = DeviceWriter(targets)
             self._previous_index = 0
+        self.use(writer)
         logits_indices = torch.zeros(1, dtype=torch.int32, device=runner.device)
         # Up to 0.26 the result has two parts; later the most tokens sampled by a request follow.
         self._result = (logits_indices, None, 1)[: source.returns]
@@ -75,39 +72,54 @@ class FastPath:
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         """Prepare one step; arguments and result are those of `_prepare_inputs`."""
         try:
-            reason = self._check(scheduler_output)
+            reason = self._gate(scheduler_output)
             if reason is None:
-                for table in self._tables:
-                    if table.dirty:
-                        table.commit(1)
-                gate = self._gate
-                position = gate.position
-                mrope_position = (
-                    position + gate.request.mrope_position_delta if self._uses_mrope else 0
-                )
-                if not self._fixed:
-                    self._write_fixed()
-                self._mirrors.write(position, mrope_position)
-                self._writer.write(position, mrope_position, gate.sampled)
-                counters = self.counters
-                counters.dispatched += 1
-                if counters.dispatched == 1:
-                    events.first_dispatch(position)
                 return self._result
         except Exception as error:
             # vLLM's own path writes all that may be half-written now.
             self.close(f"{type(error).__name__}: {error}")
             reason = CLOSED
-        self._fixed = False
+        self._marks.written()
         self.counters.fall_back(
             reason, decode=self._all_decode(scheduler_output, num_scheduled_tokens)
         )
         return self.own_path(scheduler_output, num_scheduled_tokens)
 
-    def _write_fixed(self) -> None:
-        self._mirrors.write_fixed(self._previous_index)
-        self._writer.write_fixed()
-        self._fixed = True
+    def use(self, writer: Writer) -> None:
+        """Let `writer` write the device side from the next step on."""
+        self._writer = writer
+        self._marks.written()
+        self._gate: Callable[[Any], str | None] = step_gate(self._runner, self._dispatching())
+
+    def _dispatching(self) -> Dispatch:
+        """What a dispatched step does (`step_gate` says why it is a closure)."""
+        marks, counters, uses_mrope = self._marks, self.counters, self._uses_mrope
+        launch, mirror = self._writer.write, self._mirrors.write
+        refresh = self._refresh
+
+        def dispatch(position: int, request: Any, sampled: Any) -> None:
+            mrope_position = position + request.mrope_position_delta if uses_mrope else 0
+            if marks.stale:
+                refresh(position)
+            # The device first: it works while the host's mirrors are written.
+            launch(position, mrope_position, sampled)
+            mirror(position, mrope_position)
+            counters.dispatched += 1
+
+        return dispatch
+
+    def _refresh(self, position: int) -> None:
+        """Write what the steps before have not left as it must be."""
+        for table in self._tables:
+            table.commit(1)
+        marks = self._marks
+        if not marks.fixed:
+            self._mirrors.write_fixed(self._previous_index)
+            self._writer.write_fixed()
+            marks.fixed = True
+        marks.stale = False
+        if not self.counters.dispatched:
+            events.first_dispatch(position)
 
     def _all_decode(self, scheduler_output: Any, num_scheduled_tokens: Any) -> bool:
         """Whether every request of the step gets one new token behind its prompt."""
@@ -136,14 +148,14 @@ class FastPath:
 
     def mark_dirty(self) -> None:
         """Something else wrote the runner's buffers: the next step writes all of them anew."""
-        self._fixed = False
+        self._marks.written()
         for table in self._tables:
             table.mark()
 
     def close(self, reason: str) -> None:
         """Dispatch no step any more: vLLM's own path goes on, its block tables untracked."""
         self.counters.closed = reason
-        self._check = lambda _: CLOSED
+        self._gate = lambda _: CLOSED
         self.detach()
         events.closed_for_good(reason)
 
@@ -154,8 +166,9 @@ class FastPath:
         marks, the block tables.
         """
         self.detach()
-        self._fixed = False
-        self._tables = [TrackedTable(t) for t in self._batch.block_table.block_tables]
+        self._marks.written()
+        tables = self._batch.block_table.block_tables
+        self._tables = [TrackedTable(table, self._marks) for table in tables]
         dummy_run = self._runner._dummy_run
 
         @functools.wraps(dummy_run)

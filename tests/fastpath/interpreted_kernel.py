@@ -62,10 +62,10 @@ def same_writes(
     sampled = torch.tensor([[token]], dtype=torch.int32)
     grid, groups = (len(sizes),), group_table(by_kernel)
     fixed_kernel[grid](*fixed_tensors(by_kernel, groups), *fixed_constants(by_kernel).values())
+    numbers = torch.tensor([sampled.data_ptr(), position, position + delta], dtype=torch.int64)
     step_kernel[grid](
-        sampled, position, position + delta,
-        *step_tensors(by_kernel, groups), *step_constants(by_kernel).values(),
-    )  # fmt: skip
+        numbers, *step_tensors(by_kernel, groups), *step_constants(by_kernel).values()
+    )
     mirrors, writer = Mirrors(runner_of(by_host, token, position)), HostWriter(by_host)
     mirrors.write_fixed(0)
     mirrors.write(position, position + delta)

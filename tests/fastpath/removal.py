@@ -12,7 +12,7 @@ import pytest
 
 from bench_prep.differential.twins import Twins
 from bench_prep.errors import OutputsDiffer
-from bench_prep.fastpath import gates
+from bench_prep.fastpath import gates, preparer
 from bench_prep.settings import RunSettings
 
 SETTINGS = RunSettings(
@@ -46,16 +46,17 @@ class _Without(ast.NodeTransformer):
 
 
 def remove_step_condition(monkeypatch: pytest.MonkeyPatch, reason: str, part: str = "") -> None:
-    """Compile `StepGate.check` anew without the condition, so that it stays inline in the gate."""
-    check = gates.StepGate.check
-    tree = ast.parse(_sources.get(check) or textwrap.dedent(inspect.getsource(check)))
+    """Compile `step_gate` anew without the condition, so that it stays inline in the gate."""
+    gate = gates.step_gate
+    tree = ast.parse(_sources.get(gate) or textwrap.dedent(inspect.getsource(gate)))
     without = _Without(reason, part)
     tree = ast.fix_missing_locations(without.visit(tree))
     assert without.removed, f"no such condition: {reason} {part}"
     namespace: dict[str, Any] = {}
     exec(compile(tree, "<gate>", "exec"), vars(gates) | {"__name__": "gate"}, namespace)
-    _sources[namespace["check"]] = ast.unparse(tree)
-    monkeypatch.setattr(gates.StepGate, "check", namespace["check"])
+    _sources[namespace["step_gate"]] = ast.unparse(tree)
+    monkeypatch.setattr(preparer, "step_gate", namespace["step_gate"])
+    monkeypatch.setattr(gates, "step_gate", namespace["step_gate"])
 
 
 #: The source of gates that were made here, so that one more condition can be removed.

@@ -85,7 +85,7 @@ def run(tracked: Any, plain: Any, seed: int, steps: int = 400) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_tracked_commits_leave_what_vllm_s_leave(seed: int) -> None:
     tracked, plain = table(), table()
-    block_tables.TrackedTable(tracked)
+    block_tables.TrackedTable(tracked, block_tables.Marks())
     assert run(tracked, plain, seed) == 0
 
 
@@ -101,7 +101,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", block_tables.MARKING_METHODS)
 def test_each_method_writes_row_0_and_marks(name: str) -> None:
     tracked, plain = table(), table()
-    tracker = block_tables.TrackedTable(tracked)
+    tracker = block_tables.TrackedTable(tracked, block_tables.Marks())
     for one in (tracked, plain):
         one.add_row([1, 2], 0)
         one.add_row([3], 1)
@@ -119,7 +119,7 @@ def test_each_method_writes_row_0_and_marks(name: str) -> None:
 
 def test_one_clean_row_is_not_copied_and_more_rows_are() -> None:
     one = table()
-    tracker = block_tables.TrackedTable(one)
+    tracker = block_tables.TrackedTable(one, block_tables.Marks())
     one.add_row([1], 0)
     one.add_row([2], 1)
     one.commit_block_table(1)
@@ -137,7 +137,7 @@ def test_one_clean_row_is_not_copied_and_more_rows_are() -> None:
 def test_rows_that_were_cleared_and_put_back_stay_dirty() -> None:
     """As vLLM does around a warm-up while a service runs (`preserve_serving_state`)."""
     one = table()
-    block_tables.TrackedTable(one)
+    block_tables.TrackedTable(one, block_tables.Marks())
     one.add_row([1], 0)
     saved = one.block_table.gpu.clone(), one.block_table.cpu.clone()
     one.clear()
@@ -149,7 +149,7 @@ def test_rows_that_were_cleared_and_put_back_stay_dirty() -> None:
 
 def test_what_is_marked_from_outside_is_copied() -> None:
     one = table()
-    tracker = block_tables.TrackedTable(one)
+    tracker = block_tables.TrackedTable(one, block_tables.Marks())
     one.add_row([1], 0)
     one.commit_block_table(1)
     one.block_table.gpu.fill_(-1)
@@ -158,10 +158,19 @@ def test_what_is_marked_from_outside_is_copied() -> None:
     assert int(one.block_table.gpu[0, 0]) == 1
 
 
+@pytest.mark.parametrize("name", block_tables.MARKING_METHODS)
+def test_whoever_marks_a_table_makes_all_of_them_stale(name: str) -> None:
+    marks, one = block_tables.Marks(), table()
+    block_tables.TrackedTable(one, marks)
+    marks.stale = False
+    getattr(one, name)(*ARGUMENTS[name])
+    assert marks.stale
+
+
 def test_detached_the_table_is_vllm_s_again() -> None:
     one = table()
     before = set(vars(one))
-    block_tables.TrackedTable(one).detach()
+    block_tables.TrackedTable(one, block_tables.Marks()).detach()
     assert set(vars(one)) == before
 
 

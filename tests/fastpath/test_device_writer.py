@@ -1,4 +1,4 @@
-"""On a device: the launches write what the host writer writes, on the current stream."""
+"""On a device: the kernels write what the host writer writes, on the current stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on(device: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("mrope", [False, True])
 @pytest.mark.parametrize("embeds", [False, True])
-def test_launches_write_each_step_s_numbers(
+def test_replays_write_each_step_s_numbers(
     mrope: bool, embeds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -65,7 +65,7 @@ def test_launches_write_each_step_s_numbers(
         compare(f"at position {position}")
 
 
-def test_it_launches_on_the_current_stream() -> None:
+def test_it_replays_on_the_current_stream() -> None:
     from bench_prep.fastpath.device_writer import DeviceWriter
     from tests.fastpath.target_sets import targets
 

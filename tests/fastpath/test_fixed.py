@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bench_prep.errors import OutputsDiffer
+from bench_prep.fastpath.block_tables import Marks
 from bench_prep.fastpath.gates import SAMPLED_TOKEN_KIND
 from bench_prep.settings import RunSettings
 from tests.fastpath.removal import remove_step_condition
@@ -17,24 +18,22 @@ SETTINGS = RunSettings(
 )
 
 
-class AlwaysFixed:
-    """`FastPath._fixed`, once true, stays true: as if nothing invalidated it."""
+class AlwaysFixed(Marks):
+    """Once true, `fixed` stays true: as if nothing invalidated it."""
 
-    def __get__(self, path: Any, owner: type) -> bool:
-        return bool(path.__dict__.get("_once_fixed", False))
+    __slots__ = ()
 
-    def __set__(self, path: Any, value: bool) -> None:
-        if value:
-            path.__dict__["_once_fixed"] = True
+    def written(self) -> None:
+        self.stale = True
 
 
 def alone_then_two_then_alone(invalidated: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
     from bench_prep.decode.runner import make_runners
     from bench_prep.differential.twins import Twins
-    from bench_prep.fastpath import FastPath
+    from bench_prep.fastpath import FastPath, preparer
 
     if not invalidated:
-        monkeypatch.setattr(FastPath, "_fixed", AlwaysFixed(), raising=False)
+        monkeypatch.setattr(preparer, "Marks", AlwaysFixed)
     baseline, runner = make_runners(SETTINGS, 2)
     path = FastPath(runner)
     twins = Twins(baseline, runner, path, SETTINGS.block_sizes)

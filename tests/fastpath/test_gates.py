@@ -107,14 +107,24 @@ def test_an_edited_method_closes_the_gate(runner: Any) -> None:
 
 
 def closed(decoder: Any, output: Any = None) -> str | None:
-    return decoder.prepare._gate.check(output or decoder._output)
+    return asked(decoder, output)[0]
+
+
+def asked(decoder: Any, output: Any = None) -> tuple[str | None, list[tuple[Any, ...]]]:
+    """The gate's answer, and what it called."""
+    from bench_prep.fastpath.gates import step_gate
+
+    calls: list[tuple[Any, ...]] = []
+    gate = step_gate(decoder.runner, lambda *facts: calls.append(facts))
+    return gate(output or decoder._output), calls
 
 
 def test_the_step_gate_is_open_in_decode(decoder: Any) -> None:
-    assert closed(decoder) is None
-    gate = decoder.prepare._gate
-    assert gate.position == decoder.position
-    assert gate.request is decoder.runner.requests["bench-prep"]
+    reason, calls = asked(decoder)
+    assert reason is None
+    request, token = decoder.runner.requests["bench-prep"], calls[0][2]
+    assert calls == [(decoder.position, request, token)]
+    assert token is decoder.runner.input_batch.prev_sampled_token_ids
 
 
 @pytest.mark.parametrize(
@@ -128,10 +138,13 @@ def test_the_step_gate_is_open_in_decode(decoder: Any) -> None:
 def test_each_condition_on_the_scheduler_output(
     decoder: Any, reason: str, fields: dict[str, Any]
 ) -> None:
-    assert closed(decoder, dataclasses.replace(decoder._output, **fields)) == reason
+    found = asked(decoder, dataclasses.replace(decoder._output, **fields))
+    assert found == (reason, [])
 
 
 def test_each_condition_on_the_batch(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench_prep.fastpath.gates import step_gate
+
     batch, position = decoder.runner.input_batch, decoder.position
 
     def change(array: Any, value: int) -> str | None:
@@ -156,9 +169,10 @@ def test_each_condition_on_the_batch(decoder: Any, monkeypatch: pytest.MonkeyPat
     batch._req_ids.append("another")
     assert closed(decoder) == "several requests"
     batch._req_ids.pop()
+    gate = step_gate(decoder.runner, lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(decoder.runner, "input_batch", object())
-        assert closed(decoder) == "batch replaced"
+        assert gate(decoder._output) == "batch replaced"
     assert closed(decoder) is None
 
 
@@ -172,7 +186,6 @@ def test_each_condition_on_the_sampled_token(decoder: Any, monkeypatch: pytest.M
     for tensor in (
         torch.zeros(1, 1, dtype=torch.int64, device=device),
         torch.zeros(2, 1, dtype=torch.int32, device=device),
-        torch.zeros(1, dtype=torch.int32, device=device),
         torch.zeros(1, 1, dtype=torch.int32),
     ):
         with monkeypatch.context() as patch:

@@ -111,10 +111,10 @@ def test_a_dummy_run_makes_everything_be_written_anew(runner: Any) -> None:
     path = runner._prepare_inputs
     for table in path._tables:
         table.dirty = False
-    path._fixed = True
+    path._marks.fixed, path._marks.stale = True, False
     assert runner._dummy_run() == "done"
     assert all(table.dirty for table in path._tables)
-    assert not path._fixed
+    assert path._marks.stale and not path._marks.fixed
 
 
 @pytest.mark.parametrize("value", ["0", "false", "Off", " no "])

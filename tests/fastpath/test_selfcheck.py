@@ -85,7 +85,7 @@ def test_a_difference_closes_the_fast_path_and_the_service_goes_on(
 ) -> None:
     decoders, path, runner = both
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    path._writer = Planted(path._writer, lambda: plant(runner), at=105)  # the sixth step
+    path.use(Planted(path._writer, lambda: plant(runner), at=105))  # the sixth step
     steps(decoders, 90)  # the state stays that of the twin: vLLM's own result is kept
     assert path.dispatched == 6
     assert path.counters.checked == 2
@@ -101,7 +101,7 @@ def test_an_exception_closes_the_fast_path_too(both: Any) -> None:
     def fail() -> None:
         raise RuntimeError("planted")
 
-    path._writer = Planted(path._writer, fail, at=104)
+    path.use(Planted(path._writer, fail, at=104))
     steps(decoders, 60)
     assert path.closed == "RuntimeError: planted"
     assert path.dispatched == 4
