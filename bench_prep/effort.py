@@ -13,7 +13,7 @@ from typing import Any
 
 from bench_prep.errors import UsageError
 from bench_prep.measure.records import Round
-from bench_prep.provenance.launch import LAUNCH_ID, in_session
+from bench_prep.provenance.sessions import LAUNCH_ID, in_session
 
 #: Part of the saving that must be missing from the process's whole processor time, too.
 _SAVED = 0.5

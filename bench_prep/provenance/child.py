@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from bench_prep.provenance.sessions import kill_others
+
 EVENTS_FD = "BENCH_PREP_EVENTS_FD"
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +48,7 @@ def _end_all_on_sigterm() -> None:
 
     def end(*_: Any) -> None:
         if os.getpid() == leader:
-            os.killpg(0, signal.SIGKILL)
+            kill_others()
         os._exit(128 + signal.SIGTERM)  # a forked process that has no handler of its own yet
 
     signal.signal(signal.SIGTERM, end)

@@ -9,7 +9,6 @@ import os
 import re
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 from bench_prep.errors import BenchPrepError, Missing
 from bench_prep.provenance.child import EVENTS_FD
+from bench_prep.provenance.sessions import LAUNCH_ID, in_session, is_resource_tracker, kill
 
 #: Settings of the interpreter can put other modules in front of the installed ones, or slow what
 #: is timed (`PYTHONTRACEMALLOC`); the child gets these alone. It leaves nothing beside a candidate.
@@ -33,8 +33,6 @@ PYTHON_SETTINGS = {
     # Sets of texts have one order in all processes, those that are compared with each other too.
     "PYTHONHASHSEED": "0",
 }
-#: What everything inherits that a launched process starts, in whatever session.
-LAUNCH_ID = "BENCH_PREP_LAUNCH_ID"
 _GRACE_S = 5.0
 #: A folder's name, with the process that made it.
 _MADE_BY = re.compile(r"bench-prep-(\d+)-\w+")
@@ -271,40 +269,13 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 def _kill_rest(process: subprocess.Popen[bytes], launch_id: str) -> None:
     """Kill what the child started.
 
-    Python's resource trackers come last: they end by themselves when nobody is left who uses them,
-    and remove the shared memory that vLLM's killed processes leave behind.
+    Python's resource trackers come last: they end by themselves when nobody is left who uses them.
     """
     for pid in in_session(process.pid, launch_id):
-        if not _is_resource_tracker(pid):
-            _kill(pid)
+        if not is_resource_tracker(pid):
+            kill(pid)
     deadline = time.monotonic() + _GRACE_S
     while (left := in_session(process.pid, launch_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in left:
-        _kill(pid)
-
-
-def in_session(leader: int, launch_id: str) -> list[int]:
-    """What is alive in the session of `leader`, or has inherited the identifier of its launch."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            # After the command's closing bracket: state, parent, group, session.
-            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            if state != "Z" and (
-                int(session) == leader
-                or (launch_id and launch_id.encode() in (entry / "environ").read_bytes())
-            ):
-                found.append(int(entry.name))
-    return found
-
-
-def _is_resource_tracker(pid: int) -> bool:
-    with suppress(OSError):
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
-
-
-def _kill(pid: int) -> None:
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)

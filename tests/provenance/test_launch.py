@@ -228,9 +228,14 @@ def test_the_child_and_what_it_started_die_with_its_parent(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
     pid_file = tmp_path / "pid"
+    program = (
+        "import time; from multiprocessing.shared_memory import SharedMemory; "
+        "print(SharedMemory(create=True, size=32).name, flush=True); time.sleep(60)"
+    )
     code = (
         "import os, subprocess, sys, time\n"
-        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"other = subprocess.Popen([sys.executable, '-c', {program!r}], stdout=subprocess.PIPE)\n"
+        f"open({str(tmp_path / 'shared')!r}, 'w').write(other.stdout.readline().decode())\n"
         f"open({str(tmp_path / 'other')!r}, 'w').write(str(other.pid))\n"
         f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
         "time.sleep(60)"
@@ -258,6 +263,11 @@ def test_the_child_and_what_it_started_die_with_its_parent(
     assert parent.wait(timeout=10) != 0
     assert gone(pid)
     assert gone(int((tmp_path / "other").read_text()))
+    shared = Path("/dev/shm", (tmp_path / "shared").read_text().strip())
+    deadline = time.monotonic() + 10
+    while shared.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert shared.name.startswith("psm_") and not shared.exists()
     if sent == signal.SIGKILL:
         assert folder.is_dir(), "nobody was left to do it"
         with temporary_folder() as another:
