@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -29,3 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # by a timed block; libraries complain about objects that outlive the interpreter
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()  # NCCL's keeps a process for minutes

@@ -29,7 +29,7 @@ def joined_too_late(runner: Any) -> Callable[[Any, Any], Any]:
     def prepare(output: Any, scheduled: Any) -> Any:
         stream.wait_stream(torch.cuda.current_stream(runner.device))
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(1_000_000)  # so that who comes first does not depend on luck
+            torch.cuda._sleep(20_000_000)  # 10 ms: who comes first does not depend on luck
             return own_path(output, scheduled)
 
     return prepare

@@ -187,9 +187,12 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
 @pytest.mark.parametrize("attribute", ["attach", "joined_too_late"])
 def test_another_stream(attribute: str) -> None:
     """Nothing is left running when the clock stops, which waits for every stream."""
+    import torch
+
     from bench_prep.decode.runner import make_runners
     from bench_prep.trial import Guard
 
+    torch.set_num_threads(1)  # before the guard looks: `_outcome` does it later
     candidate = f"{HERE}/another_stream.py:{attribute}"
     settings = SETTINGS.model_copy(update={"candidate": candidate})
     found = _outcome(Guard(*make_runners(settings, 2)), settings, _try_candidate)
