@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,21 @@ def _end_all_on_sigterm() -> None:
         os._exit(128 + signal.SIGTERM)  # a forked process that has no handler of its own yet
 
     signal.signal(signal.SIGTERM, end)
+
+
+def end_with_parent() -> None:
+    """For a program that takes SIGTERM into its own hands, and gets no commands.
+
+    The parent's end of standard input closes with it: a thread waits for that.
+    """
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        kill_others()
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def commands() -> Iterator[dict[str, Any]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from bench_prep.provenance.child import read_job
+from bench_prep.provenance.child import end_with_parent, read_job
 
 if __name__ == "__main__":  # vLLM's own processes import this module again
     sys.argv = ["vllm", *read_job()["arguments"]]
+    end_with_parent()
     from vllm.entrypoints.cli.main import main
 
     main()

@@ -223,16 +223,22 @@ time.sleep(60)
     assert not alive(pids[0])
 
 
+@pytest.mark.parametrize("deaf", [False, True])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_the_child_and_what_it_started_die_with_its_parent(
-    tmp_path: Path, sent: signal.Signals
+    tmp_path: Path, sent: signal.Signals, deaf: bool
 ) -> None:
+    """Also one that ignores SIGTERM, as vLLM's server does at its start."""
     pid_file = tmp_path / "pid"
     program = (
         "import time; from multiprocessing.shared_memory import SharedMemory; "
         "print(SharedMemory(create=True, size=32).name, flush=True); time.sleep(60)"
     )
-    code = (
+    ignoring = (
+        "import signal; from bench_prep.provenance.child import end_with_parent\n"
+        "end_with_parent(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    )
+    code = (ignoring if deaf else "") + (
         "import os, subprocess, sys, time\n"
         f"other = subprocess.Popen([sys.executable, '-c', {program!r}], stdout=subprocess.PIPE)\n"
         f"open({str(tmp_path / 'shared')!r}, 'w').write(other.stdout.readline().decode())\n"
