@@ -80,9 +80,11 @@ def stop(process: subprocess.Popen[str], kind: tuple[str, signal.Signals], mark:
     if what == "bench-prep":
         process.send_signal(how)
         return
-    parts = [one for one in marked(mark) if one.pid != process.pid and is_servers(one)]
-    if parts:  # before the first server there is none
-        random.choice(parts).send_signal(how)
+    while process.poll() is None:  # between two servers there is none
+        if parts := [one for one in marked(mark) if is_servers(one)]:
+            random.choice(parts).send_signal(how)
+            return
+        time.sleep(0.5)
 
 
 def is_servers(process: psutil.Process) -> bool:
@@ -167,7 +169,7 @@ def check(runs: int, seed: int) -> list[str]:
         before = files()
         for number in range(runs):
             kind = KINDS[number // 2 % len(KINDS)] if number % 2 else None
-            after_s = random.uniform(0, last)
+            after_s = random.uniform(0, 0.9 * last)
             ended = run(Path(place), kind, after_s, before)
             if kind is None:
                 last = ended.seconds
