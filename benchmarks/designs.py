@@ -47,15 +47,31 @@ from bench_prep.measure.clocks import CudaDevice, time_block
 from bench_prep.settings import RunSettings
 
 SETTINGS = RunSettings(mrope=True)
-_current_stream = torch._C._cuda_getCurrentRawStream
+_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", int)
 
 
 @triton.jit
-def passed_kernel(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
-                  MROPE_STRIDE: tl.constexpr, PROMPT_EMBEDS: tl.constexpr):  # fmt: skip
+def passed_kernel(
+    sampled,
+    position,
+    mrope_position,
+    groups,
+    input_ids,
+    positions,
+    seq_lens,
+    num_computed_tokens,
+    num_accepted_tokens,
+    is_token_ids,
+    mrope_positions,
+    MROPE_STRIDE: tl.constexpr,
+    PROMPT_EMBEDS: tl.constexpr,
+):
     """The step's kernel, its three numbers passed as arguments."""
-    write_step(sampled, position, mrope_position, a, b, c, d, e, f, g, h,
-               MROPE_STRIDE, PROMPT_EMBEDS)  # fmt: skip
+    write_step(
+        sampled, position, mrope_position, groups, input_ids, positions, seq_lens,
+        num_computed_tokens, num_accepted_tokens, is_token_ids, mrope_positions,
+        MROPE_STRIDE, PROMPT_EMBEDS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -315,6 +331,9 @@ def main(
     iters: Annotated[int, typer.Option(min=10)] = 150,
     seed: int = 2026,
 ) -> None:
+    if not torch.cuda.is_available():
+        typer.echo("error: no CUDA device\ntry: run it on a machine with one", err=True)
+        raise typer.Exit(6)
     baseline, runner = make_runners(SETTINGS, 2)
     work = Workload.make(SETTINGS, runner.inputs_embeds_size, runner.dtype)
     for one in (baseline, runner):
@@ -347,10 +366,10 @@ def main(
         }.items():
             timed[name] = ("floor", shipped, After(decoder, call))
         blocks = take(path, (own, decoder), work, timed, rounds, iters, seed)
-    torch.distributed.destroy_process_group()  # else NCCL keeps the process for minutes
     frame = pd.DataFrame(rows(timed, blocks))
     frame.to_csv(output, index=False)
-    print(frame.round(2).to_string(index=False))
+    print(frame.round(2).to_string(index=False), flush=True)
+    os._exit(0)  # NCCL's process group keeps the process for minutes
 
 
 def take(

@@ -18,6 +18,8 @@ settings.load_profile("untimed")
 os.environ.update(child_environment("auto"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+_STATUS = pytest.StashKey[int]()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_vllm = importlib.util.find_spec("vllm") is None
@@ -28,8 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA or ROCm device"))
 
 
-def pytest_unconfigure() -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_STATUS] = int(exitstatus)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # by a timed block; libraries complain about objects that outlive the interpreter
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()  # NCCL's keeps a process for minutes
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        # NCCL's process groups, destroyed or not, keep a process for minutes.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash.get(_STATUS, 1))

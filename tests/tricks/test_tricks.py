@@ -190,12 +190,16 @@ def test_another_stream(attribute: str) -> None:
     import torch
 
     from bench_prep.decode.runner import make_runners
+    from bench_prep.decode.steps import Workload, use_once
     from bench_prep.trial import Guard
 
-    torch.set_num_threads(1)  # before the guard looks: `_outcome` does it later
+    torch.set_num_threads(1)  # as the timing process does all of this, before the guard looks
     candidate = f"{HERE}/another_stream.py:{attribute}"
     settings = SETTINGS.model_copy(update={"candidate": candidate})
-    found = _outcome(Guard(*make_runners(settings, 2)), settings, _try_candidate)
+    runners = make_runners(settings, 2)
+    for runner in runners:
+        use_once(runner, Workload.make(settings, runner.inputs_embeds_size, runner.dtype))
+    found = _outcome(Guard(*runners), settings, _try_candidate)
     assert found["exit_code"] == WRONG, found
 
 
