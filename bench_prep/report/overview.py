@@ -8,6 +8,7 @@ start, the run and the file label rows only if nothing else tells them apart.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from bench_prep.report.cells import (
 )
 from bench_prep.report.markdown import markdown as as_markdown
 from bench_prep.report.notes import notes_section
-from bench_prep.report.read import load
+from bench_prep.report.read import is_of_another_command, load
 from bench_prep.report.schema import BY_NAME
 from bench_prep.report.section import Section
 from bench_prep.report.sections import FORMULAS, NOT_THE_SERVICE, SAME, run_sections, tpot_note
@@ -300,16 +301,19 @@ def run_report(
 ) -> None:
     """`bench-prep report`: reads the files and prints one view of them, tables or Markdown.
 
-    A file that is named twice is read once. `tpot_ms` is the service's time per output token
-    in milliseconds, for rows that were written without one.
+    A file that is named twice is read once. Beside others, one with rows of another command of
+    bench-prep (`sweep`, `steps`, `serve`, `calibrate`) is left out, which is said. `tpot_ms` is
+    the service's time per output token in milliseconds, for rows that were written without one.
 
     Raises:
         UsageError: no file, or one that cannot be used, with the file, the row and the remedy.
     """
     if tpot_ms is not None and not 0 < tpot_ms < float("inf"):
         raise UsageError(f"--tpot-ms: {tpot_ms} is not a time above zero", "give milliseconds")
+    named = list({path.resolve(): path for path in paths}.values())
+    results = [path for path in named if not is_of_another_command(path)] or named
     frames = []
-    for path in {path.resolve(): path for path in paths}.values():
+    for path in results:
         frame = load(path)
         if _FILE not in frame.columns:
             frame[_FILE] = str(path)
@@ -318,3 +322,6 @@ def run_report(
         console.out(report_markdown(frames), highlight=False, end="")
     else:
         console.print(render_report(frames))
+    left_out = [str(path) for path in named if path not in results]
+    if left_out:
+        print(f"not shown, of other commands: {', '.join(left_out)}", file=sys.stderr)

@@ -167,6 +167,13 @@ def _derived(cells: dict[str, Any], where: str) -> dict[str, Any]:
     return derived | {name: value for name, value in cells.items() if value is not None}
 
 
+def is_of_another_command(path: Path) -> bool:
+    """Whether it is a CSV with rows of bench-prep, and none that could be of `run` or `engine`."""
+    header = raw_table(read_bytes(path), path).header
+    ours = "schema" in header and "command" in header
+    return ours and not any(name in header for name in BLOCK_COLUMNS)
+
+
 def load(path: Path) -> pd.DataFrame:
     """A result CSV as a table with all of `schema.COLUMNS`, then the file's own other columns.
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench_prep.errors import UsageError
-from bench_prep.report.read import load
+from bench_prep.report.read import is_of_another_command, load
 from bench_prep.report.schema import COLUMNS, NAMES
 from bench_prep.report.store import append
 
@@ -301,7 +301,7 @@ def test_own_file_cut_anywhere_is_never_read_as_whole(tmp_path, make_frame) -> N
 
 
 OLDER = sorted((Path(__file__).resolve().parents[2] / "results").glob("*.csv"))
-OLDER = [path for path in OLDER if not path.name.startswith(("calibration", "peers"))]
+OLDER = [path for path in OLDER if not is_of_another_command(path)]
 
 
 def without_new_columns(path: Path) -> None:

@@ -421,3 +421,15 @@ def test_nothing_to_report() -> None:
         render_report([])
     with pytest.raises(UsageError, match="no results"):
         run_report([], False, Console(file=io.StringIO()))
+
+
+def test_rows_of_another_command_are_named_and_left_out(tmp_path, make_frame, capsys) -> None:
+    result, swept = tmp_path / "run.csv", tmp_path / "sweep.csv"
+    make_frame("a").to_csv(result, index=False)
+    swept.write_text("schema,run,axis,command\n1,b,position,bench-prep sweep\n")
+    out = io.StringIO()
+    run_report([swept, result], False, Console(file=out, width=200))
+    assert "24576" in out.getvalue()
+    assert capsys.readouterr().err == f"not shown, of other commands: {swept}\n"
+    with pytest.raises(UsageError, match="has no column baseline_before_ms"):
+        run_report([swept], False, Console(file=out))
