@@ -87,6 +87,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             slices=progress.slices,
             spans=progress.spans,
             clock_cost=progress.clock_cost,
+            floor=progress.floor,
         )
         # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
         try:

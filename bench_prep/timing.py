@@ -44,6 +44,7 @@ class Progress:
     rounds: list[Round] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     clock_cost: dict[Clock, int] = field(default_factory=dict)
+    floor: dict[Clock, int] = field(default_factory=dict)
     log_ratios: list[float] = field(default_factory=list)
     slices: int | None = None
     stopped_by: StoppedBy | None = None
@@ -146,6 +147,8 @@ def _watcher(
                 update(_so_far(progress), "time")
             case "clock_cost":
                 progress.clock_cost = event["ns"]
+            case "floor":
+                progress.floor = event["ns"]
             case "stopped":
                 progress.stopped_by = event["by"]
                 if len(progress.rounds) == 1:  # and there is no second one

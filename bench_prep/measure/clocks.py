@@ -55,6 +55,9 @@ class Device(Protocol):
     def allocations(self) -> int:
         """How often memory was taken from the driver or given back to it so far."""
 
+    def launch_least(self) -> None:
+        """Launch the least that a step can ask of the device: a graph of one tiny kernel."""
+
 
 def time_block(
     steps: Steps,
@@ -94,6 +97,17 @@ def clock_cost(device: Device | None) -> dict[Clock, int]:
     samples = time_block(_Nothing(), warmup=200, iters=1000, device=device)
     times = Block("candidate", samples)
     return {clock: round(median(times.times(clock))) for clock in CLOCKS if clock in samples}
+
+
+def launch_floor(device: Device) -> dict[Clock, int]:
+    """What each clock shows of one `Device.launch_least`, in nanoseconds, the clock's cost in it.
+
+    No preparation that has something to say to the device is faster than this launch.
+    """
+    steps = _Nothing()
+    steps.call = device.launch_least  # type: ignore[method-assign]
+    times = Block("candidate", time_block(steps, warmup=200, iters=1000, device=device))
+    return {clock: round(median(times.times(clock))) for clock in CLOCKS if clock in times.samples}
 
 
 class _Nothing:
@@ -209,6 +223,7 @@ class CudaDevice:
         import torch
 
         self._cuda: Any = torch.cuda
+        self._least: Any = None
         self._index = index
         self._cycles_per_ns = self._calibrate()
 
@@ -220,6 +235,23 @@ class CudaDevice:
 
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
+
+    def launch_least(self) -> None:
+        if self._least is None:
+            self._least = self._captured()
+        self._least.replay()
+
+    def _captured(self) -> Any:
+        import torch
+
+        number = torch.zeros(1, device=f"cuda:{self._index}")
+        number.add_(1)  # what a first use brings into being is no part of a graph
+        self.synchronize()
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
+            number.add_(1)
+        self._number = number  # the graph's memory
+        return graph
 
     def allocations(self) -> int:
         device = self._cuda.memory_stats(self._index)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, Comparison, compare
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, log_ratio, verdict
-from bench_prep.report.schema import BLOCK_COLUMNS, VERSION
+from bench_prep.report.schema import BLOCK_COLUMNS, VERDICT_SINCE
 
 #: Rows of ours have nine decimals; in other people's files figures are rounded for reading.
 _OURS, _OTHERS = 1e-4, 1e-2
@@ -142,7 +142,7 @@ def _has_effect_interval(cells: Mapping[str, Any]) -> bool:
 
 def _against_verdict(cells: dict[str, Any]) -> Iterator[str]:
     said = cells.get("verdict")
-    if cells.get("schema", 0) >= VERSION:
+    if cells.get("schema", 0) >= VERDICT_SINCE:
         if said is None or "margin_pct" not in cells or "effect_pct" not in cells:
             yield "a verdict, its margin_pct or its effect_pct is missing"
             return

@@ -16,7 +16,14 @@ from bench_prep.measure.statistics import compare, over_rounds
 from bench_prep.measure.verdict import Verdict, effect_of, log_ratio
 from bench_prep.report.contradictions import contradiction
 from bench_prep.report.rows import effect_cells, figure_cells
-from bench_prep.report.schema import BLOCK_COLUMNS, BY_NAME, READABLE, VERSION, frame_of, parse
+from bench_prep.report.schema import (
+    BLOCK_COLUMNS,
+    BY_NAME,
+    READABLE,
+    VERDICT_SINCE,
+    frame_of,
+    parse,
+)
 
 _VERDICTS = get_args(Verdict)
 _TIMING = {name for name, c in BY_NAME.items() if c.group == "result" and c.kind == "float"}
@@ -156,7 +163,7 @@ def _derived(cells: dict[str, Any], where: str) -> dict[str, Any]:
         raise UsageError(
             f"{where} contradicts itself: {found}",
             "restore the row as the run wrote it"
-            if (cells.get("schema") or 0) >= VERSION
+            if (cells.get("schema") or 0) >= VERDICT_SINCE
             else "correct the values, or empty the cells that follow from the three blocks",
         )
     blocks = tuple(cells[name] for name in BLOCK_COLUMNS)

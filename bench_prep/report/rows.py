@@ -97,6 +97,7 @@ def rows(
     slices: int | None = None,
     spans: Sequence[Span] = (),
     clock_cost: Mapping[Clock, int] | None = None,
+    floor: Mapping[Clock, int] | None = None,
 ) -> pd.DataFrame:
     """One row per clock that the samples have, in the order host, ready, device.
 
@@ -104,7 +105,8 @@ def rows(
     (DESIGN section 3). Where the outputs differ no timing is reported: all time columns stay
     empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
     are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
-    `spans` are the machine before and after each round, `clock_cost` is of `clocks.clock_cost`.
+    `spans` are the machine before and after each round, `clock_cost` and `floor` are
+    of `clocks.clock_cost` and `clocks.launch_floor`.
 
     Raises:
         Inconclusive: every round was left out.
@@ -154,6 +156,7 @@ def rows(
         record = common | {"clock": clock, "verdict": judged.verdict}
         record["withheld"] = judged.withheld
         record["clock_cost_ns"] = (clock_cost or {}).get(clock)
+        record["floor_ns"] = (floor or {}).get(clock)
         if equal and judged.figures is not None:
             record |= figure_cells(judged.figures, settings.tpot_ms)
             record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)

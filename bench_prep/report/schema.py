@@ -7,6 +7,7 @@ needs a new `VERSION`; the versions before it stay readable, and what they lack 
 2  `worktree_diff_sha256`, `against_...`
 3  `effect_...`, `margin_pct` and the verdict that follows from them; `budget_s`, `slices`,
    `stopped_by`, `rounds_left_out`; `clock_cost_ns`, and the machine's state with what is doubtful
+4  `floor_ns`
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-VERSION = 3
+VERSION = 4
 #: The first version whose verdicts follow from the interval of the change.
 VERDICT_SINCE = 3
 #: The versions that `report` reads. Rows are only ever added to a file of `VERSION`.
-READABLE = (1, 2, 3)
+READABLE = (1, 2, 3, 4)
 
 Kind = Literal["int", "float", "bool", "text"]
 #: setting: chosen by the user; environment: the machine, the versions, the proof;
@@ -91,6 +92,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "clock_cost_ns", "int", "result", "ns", "what the clock shows of an empty step", since=3
     ),
+    Column("floor_ns", "int", "result", "ns", "the same of one launch of a tiny kernel", since=4),
     *_blocks(),
     Column("baseline_ms", "float", "result", "ms", "min(baseline_before, baseline_after)"),
     Column("drift_pct", "float", "result", "%", "|baseline_before - baseline_after| / baseline"),

@@ -42,6 +42,8 @@ FORMULAS = {
     "speedup": "speedup = baseline / candidate",
     "saved": "saved = baseline - candidate",
     "reduction": "reduction = 1 - candidate / baseline",
+    "floor": "floor = one launch of a tiny kernel",
+    "above": "candidate / floor",
     "share": "share of TPOT = saved / TPOT",
     "cumulative": "saved over N output tokens = (N - 1) * saved",
     "effect": "change = candidate / sqrt(before * after) - 1, over all rounds",
@@ -97,6 +99,10 @@ def _figures(row: pd.Series[Any]) -> Section:
         (FORMULAS["saved"], milliseconds(row["saved_ms"], " ms"), saved),
         (FORMULAS["reduction"], percent(row["reduction_pct"], 1), reduction),
     ]
+    if not missing(row["floor_ns"]) and not missing(row["candidate_ms"]):
+        floor = row["floor_ns"] / 1e6
+        rows.append((FORMULAS["floor"], milliseconds(floor, " ms"), ""))
+        rows.append((FORMULAS["above"], ratio(row["candidate_ms"] / floor), ""))
     if not missing(row["share_of_tpot_pct"]):
         rows.append((FORMULAS["share"], percent(row["share_of_tpot_pct"], 2), ""))
     return Section(

@@ -92,6 +92,11 @@ class FakeDevice:
     def allocations(self) -> int:
         return self.allocated
 
+    def launch_least(self) -> None:
+        self.log.append("call")
+        if self.now is not None:
+            self.now.ns += 300
+
 
 @pytest.fixture
 def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
@@ -244,6 +249,11 @@ def test_the_clocks_cost_has_every_clock_of_the_device(fake_time: FakeTime) -> N
             fake_time.ns += 4_000
 
     assert clocks.clock_cost(Idle(log)) == {"host": 0, "ready": 4_000, "device": 2_500}
+
+
+def test_the_floor_is_that_of_the_least_launch(fake_time: FakeTime) -> None:
+    device = FakeDevice(["nothing"], fake_time, behind_ns=4_000)
+    assert clocks.launch_floor(device) == {"host": 300, "ready": 4_300, "device": 2_500}
 
 
 def test_real_time_is_in_nanoseconds() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench_prep.measure.clocks import CudaDevice, clock_cost, time_block
+from bench_prep.measure.clocks import CudaDevice, clock_cost, launch_floor, time_block
 from bench_prep.measure.records import CLOCKS
 
 pytestmark = pytest.mark.gpu
@@ -91,3 +91,10 @@ def test_the_clocks_cost_little(device: CudaDevice) -> None:
     assert set(cost) == {"host", "ready", "device"}
     assert 0 < cost["host"] < cost["ready"] < 200_000
     assert 0 <= cost["device"] < 100_000
+
+
+def test_a_launch_takes_longer_than_nothing(device: CudaDevice) -> None:
+    cost, floor = clock_cost(device), launch_floor(device)
+    assert set(floor) == {"host", "ready", "device"}
+    assert cost["host"] < floor["host"] < floor["ready"] < 500_000
+    assert cost["ready"] < floor["ready"]

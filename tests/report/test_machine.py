@@ -167,6 +167,7 @@ class TestRows:
                 started="2025-01-01T00:00:00Z",
                 spans=[Span(BEFORE, AFTER)] * len(rounds),
                 clock_cost={"host": 70, "ready": 5000},
+                floor={"host": 3000, "ready": 10000},
             )
 
         return make
@@ -176,10 +177,12 @@ class TestRows:
         loaded = load(tmp_path / "a.csv")
         first = loaded.iloc[0]
         assert list(loaded["clock_cost_ns"]) == [70, 5000]
+        assert list(loaded["floor_ns"]) == [3000, 10000]
         assert (first["rounds"], first["rounds_left_out"]) == (10, 2)
         assert first["left_out_because"] == "hot (2 rounds); loud (2 rounds)"
         assert len(state_rows(first)) == 7
         text = report_markdown([loaded])
+        assert "floor = one launch of a tiny kernel" in text and "0.010000 ms" in text
         assert "Machine while it timed" in text
         assert "Left out and not counted, whatever their times: loud (2 rounds)." in text
         assert "Doubtful: the timing process was slowed by c (run without it)." in text
