@@ -41,7 +41,7 @@ def checked(frame: pd.DataFrame, clocks: list[str]) -> None:
 @pytest.mark.vllm
 def test_a_sweep(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    arguments = ("--axes", "groups,block_size", "--points", "2", "--budget", "12", "--seed", "4")
+    arguments = ("--axes", "groups,block_size", "--points", "2", "--budget", "40", "--seed", "4")
     done = bench("sweep", *arguments, "--device", "cpu", "--output", "a.csv", cwd=tmp_path)
     assert done.returncode in (0, 4), done.stderr
     frame = load(tmp_path / "a.csv")
