@@ -10,17 +10,19 @@ import math
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import Inconclusive
 from bench_prep.measure.clocks import CudaDevice, time_block
 from bench_prep.measure.records import Block, Round
+from bench_prep.measure.verdict import CONFIDENCE, walsh_interval
 from bench_prep.settings import RunSettings
 
 #: So many times as long: more than what a busy machine or a cache that is shared does as a rule.
 SLOWED = 2.0
-#: Rounds of which the fastest counts before anything is said.
+#: Rounds that count before anything is said.
 ROUNDS = 5
 _SLICES, _WARMUP, _STEPS = 5, 20, 100
 
@@ -33,24 +35,28 @@ class Alone:
 
     def __init__(self, settings: RunSettings, runners: tuple[Any, Any]) -> None:
         self._ns = min(_slices_ns(settings, runner) for runner in runners)
-        self._fastest_ns = math.inf
-        self._rounds = 0
+        self._logs: list[float] = []
 
     def require_kept(self, one: Round) -> None:
         """After each round: beside the candidate the baseline is not much slower than alone.
 
+        What counts is the centre over the rounds, as in the verdict: who spares some rounds has
+        nothing of them.
+
         Raises:
-            Inconclusive: in each of `ROUNDS` rounds or more it took over `SLOWED` times as long.
+            Inconclusive: after `ROUNDS` rounds or more it takes over `SLOWED` times as long.
         """
-        self._rounds += 1
         before, _, after = one.blocks
         # The baseline of the verdict: who slows one of its blocks alone has half of the gain.
         baseline_ns = math.sqrt(_ready_ns(before) * _ready_ns(after))
-        self._fastest_ns = min(self._fastest_ns, baseline_ns)
-        slowed = self._fastest_ns / self._ns if math.isfinite(self._ns) else 0.0
-        if self._rounds >= ROUNDS and math.isfinite(slowed) and slowed > SLOWED:
+        if not one.left_out and math.isfinite(baseline_ns):
+            self._logs.append(math.log(baseline_ns))
+        if len(self._logs) < ROUNDS or not math.isfinite(self._ns):
+            return
+        beside_ns = math.exp(walsh_interval(np.array(self._logs), CONFIDENCE)[0])
+        if beside_ns > SLOWED * self._ns:
             raise Inconclusive(
-                f"vLLM's own preparation takes {self._fastest_ns / 1e6:.3f} ms a step beside the "
+                f"vLLM's own preparation takes {beside_ns / 1e6:.3f} ms a step beside the "
                 f"candidate, and took {self._ns / 1e6:.3f} ms before it was loaded",
                 "quieten the machine and run again; if it stays, the candidate slows it: put the "
                 "change into a worktree and use --against",

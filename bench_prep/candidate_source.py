@@ -6,13 +6,15 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from bench_prep.errors import UsageError
 
 #: What can bind a module's names without being seen in its text.
-_DYNAMIC = frozenset({"exec", "eval", "globals", "locals", "setattr", "vars", "__dict__"})
+_DYNAMIC = frozenset(
+    {"exec", "eval", "globals", "locals", "setattr", "vars", "__dict__", "modules", "__getattr__"}
+)
 _SHOWN = 5
 
 
@@ -39,9 +41,9 @@ def require_findable(name: str) -> None:
         spec = _spec(where)
         if spec is None:
             raise cannot_be_loaded(name, ModuleNotFoundError(f"No module named {where!r}"))
-        if not (spec.origin or "").endswith(".py"):
-            return  # compiled, or a package without a file
         file = Path(str(spec.origin))
+        if file.suffix != ".py" or not file.is_file():
+            return  # compiled, a package without a file, or inside a zip archive
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
@@ -79,7 +81,10 @@ def _spec(module: str) -> ModuleSpec | None:
             if spec is None or spec.submodule_search_locations is None:
                 return None
             inner = ".".join([top, *parts[:index]])
-            spec = PathFinder.find_spec(inner, list(spec.submodule_search_locations))
+            where = list(spec.submodule_search_locations)
+            # All finders: an editable installation may have brought one of its own.
+            found = (finder.find_spec(inner, where) for finder in sys.meta_path)
+            spec = next(filter(None, found), None)
     except (ImportError, ValueError):
         return None
     return spec
@@ -93,8 +98,6 @@ def _bound(tree: ast.Module) -> Iterator[str]:
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if inside:
             yield node.name  # type: ignore[attr-defined]
-            if node.name == "__getattr__":  # type: ignore[attr-defined]
-                yield "*"
             # What a function binds elsewhere it has to say.
             for part in ast.walk(node):
                 if isinstance(part, ast.Global):
@@ -108,5 +111,8 @@ def _bound(tree: ast.Module) -> Iterator[str]:
         if not inside:
             todo += ast.iter_child_nodes(node)
     for node in ast.walk(tree):
-        if getattr(node, "id", None) in _DYNAMIC or getattr(node, "attr", None) in _DYNAMIC:
+        if isinstance(node, ast.NamedExpr) and isinstance(node.target, ast.Name):
+            yield node.target.id  # in a default or a decorator
+        names = {getattr(node, name, None) for name in ("id", "attr", "name", "asname")}
+        if not _DYNAMIC.isdisjoint(name for name in names if isinstance(name, str)):
             yield "*"

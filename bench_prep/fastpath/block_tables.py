@@ -46,16 +46,20 @@ class Marks:
 class TrackedTable:
     """Tracks one vLLM `BlockTable` by wrapping the methods of that instance."""
 
-    __slots__ = ("_commit", "_marks", "dirty", "table")
+    __slots__ = ("_commit", "_marks", "_put_back", "dirty", "table")
 
     def __init__(self, table: Any, marks: Marks) -> None:
         self.table = table
         self.dirty = True
         self._marks = marks
         self._commit: Callable[[int], None] = table.commit_block_table
-        for name in MARKING_METHODS:
-            setattr(table, name, self._marking(getattr(table, name)))
-        table.commit_block_table = self.commit
+        wrappers = {name: self._marking(getattr(table, name)) for name in MARKING_METHODS}
+        wrappers["commit_block_table"] = self.commit
+        # What was there before: another tracker's wrappers, of which it must not be robbed.
+        self._put_back = {
+            name: (wrapper, vars(table).get(name)) for name, wrapper in wrappers.items()
+        }
+        vars(table).update(wrappers)
 
     def commit(self, num_reqs: int) -> None:
         """Copy the first `num_reqs` rows to the device, unless it is one row that is there."""
@@ -75,6 +79,11 @@ class TrackedTable:
         return marked
 
     def detach(self) -> None:
-        """Give the table its own methods back."""
-        for name in (*MARKING_METHODS, "commit_block_table"):
-            self.table.__dict__.pop(name, None)
+        """Give the table back what it had, unless something else has wrapped it since."""
+        own = vars(self.table)
+        for name, (wrapper, before) in self._put_back.items():
+            if own.get(name) is wrapper:
+                if before is None:
+                    del own[name]
+                else:
+                    own[name] = before

@@ -86,9 +86,11 @@ class FastPath:
         return self.own_path(scheduler_output, num_scheduled_tokens)
 
     def use(self, writer: Writer) -> None:
-        """Let `writer` write the device side from the next step on."""
+        """Let `writer` write the device side from the next step on; a closed path stays closed."""
         self._writer = writer
         self._marks.written()
+        if self.closed is not None:
+            return
         self._gate: Callable[[Any], str | None] = step_gate(self._runner, self._dispatching())
 
     def _dispatching(self) -> Dispatch:

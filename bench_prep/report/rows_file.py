@@ -44,12 +44,16 @@ class RowsFile:
             UsageError: a file cannot be written, or is something else.
             Missing: no space on the disk.
         """
+        had = beside.read_bytes() if beside.exists() else None
         with as_user_error(beside):
             replace(beside.resolve(), content)
         try:
             self.add(path, frame)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            if had is None:
+                beside.unlink(missing_ok=True)
+            else:  # of an earlier run
+                replace(beside.resolve(), had)
             raise
         return beside
 

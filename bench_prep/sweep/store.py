@@ -198,6 +198,8 @@ def load(path: Path, run: str | None = None) -> pd.DataFrame:
     """
     try:
         text = path.read_text(encoding="utf-8")
+        if not text.endswith("\n"):
+            raise ValueError("its last row is torn")
         frame = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}", "give the CSV of bench-prep sweep") from None
@@ -212,6 +214,13 @@ def load(path: Path, run: str | None = None) -> pd.DataFrame:
     if run is not None and run not in known:
         raise UsageError(f"--run: {path} has no run {run}", f"runs: {', '.join(known)}")
     frame = frame[frame["run"] == (run or known[-1])].reset_index(drop=True)
+    timed = frame[frame["arm"] != ""]
+    for (axis, value, clock), rows_there in timed.groupby(["axis", "value", "clock"]):
+        if set(rows_there["arm"]) != set(ARMS):
+            raise UsageError(
+                f"{path}: {axis} {value}, {clock} time: not both arms",
+                "restore the rows as bench-prep sweep wrote them",
+            )
     for axis, arm, clock in groups(frame):
         rows_here = _rows_of(frame, axis, arm, clock)
         _require_growth(rows_here, f"{path}: {axis}, {arm}, {clock} time")

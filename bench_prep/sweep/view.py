@@ -64,10 +64,19 @@ def _claim(frame: pd.DataFrame, arm: str, clock: str) -> str:
     for axis in _axes(frame):
         row = growth_row(frame, axis, arm, clock)
         if row is not None:
-            text = f"{axis} ({said(row).partition(' ')[2]})"
+            text = f"{axis}{_range(frame, axis)} ({said(row).partition(' ')[2]})"
             by_shape.setdefault(str(row["growth"]), []).append(text)
     parts = [f"{shape} in {', '.join(by_shape[shape])}" for shape in _STYLES if shape in by_shape]
     return f"The {arm}'s {clock_name(frame, clock)} time: {'; '.join(parts)}."
+
+
+def _range(frame: pd.DataFrame, axis: str) -> str:
+    """The values that a claim is about, where points of the axis were left out."""
+    rows = frame[frame["axis"] == axis]
+    if not (rows["arm"] == "").any():
+        return ""
+    values = rows[rows["arm"] != ""]["value"].astype(int)
+    return f" from {values.min()} to {values.max()} alone"
 
 
 def is_inconclusive(frame: pd.DataFrame) -> bool:

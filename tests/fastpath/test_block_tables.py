@@ -158,6 +158,22 @@ def test_what_is_marked_from_outside_is_copied() -> None:
     assert int(one.block_table.gpu[0, 0]) == 1
 
 
+def test_detached_it_robs_no_other_tracker() -> None:
+    one = table()
+    inner = block_tables.TrackedTable(one, block_tables.Marks())
+    outer = block_tables.TrackedTable(one, block_tables.Marks())
+    outer.detach()
+    one.commit_block_table(1)
+    assert not inner.dirty
+    one.add_row([1], 0)
+    assert inner.dirty
+    third = block_tables.TrackedTable(one, block_tables.Marks())
+    inner.detach()  # wrapped meanwhile: the wrappers stay, and go on marking
+    third.dirty = False
+    one.add_row([2], 0)
+    assert third.dirty
+
+
 @pytest.mark.parametrize("name", block_tables.MARKING_METHODS)
 def test_whoever_marks_a_table_makes_all_of_them_stale(name: str) -> None:
     marks, one = block_tables.Marks(), table()

@@ -166,6 +166,7 @@ TRICKS = [
         SLOWED,
         r"takes \S+ ms a step beside the candidate, and took \S+ ms",
     ),
+    ("toggles:late_profile", SLOWED, r"takes \S+ ms a step beside the candidate, and took"),
     ("changes:baseline_s_step", REFUSED, r"changes baseline\.prepare, "),
 ]
 
@@ -174,8 +175,9 @@ TRICKS = [
 def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], words: str) -> None:
     module, _, attribute = trick.partition(":")
     # Time that has been moved elsewhere is seen in blocks of some length.
-    iters = 300 if attribute in ("keeping_finalizer", "profile") else SETTINGS.iters
-    rounds = 5 if code == SLOWED else SETTINGS.rounds
+    long = ("keeping_finalizer", "profile", "late_profile")
+    iters = 300 if attribute in long else SETTINGS.iters
+    rounds = 7 if code == SLOWED else SETTINGS.rounds
     found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters, rounds=rounds)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found

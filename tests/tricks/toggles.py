@@ -12,7 +12,17 @@ Prepare = Callable[[Any, Any], Any]
 
 def profile(runner: Any) -> Prepare:
     """A profile function slows all Python, and is gone when a look at the settings begins."""
+    return _profiling(runner, spared=0)
+
+
+def late_profile(runner: Any) -> Prepare:
+    """It spares the first round, whose baseline is then as fast as before the candidate."""
+    return _profiling(runner, spared=350)
+
+
+def _profiling(runner: Any, spared: int) -> Prepare:
     own_path = runner._prepare_inputs
+    timed = 0
 
     def slow(frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_name == "require":
@@ -20,10 +30,13 @@ def profile(runner: Any) -> Prepare:
         sum(range(100))
 
     def prepare(output: Any, scheduled: Any) -> Any:
+        nonlocal timed
         sys.setprofile(None)
         result = own_path(output, scheduled)
         if _in_timed_slice():
-            sys.setprofile(slow)
+            timed += 1
+            if timed > spared:
+                sys.setprofile(slow)
         return result
 
     return prepare
