@@ -40,7 +40,7 @@ from bench_prep.report.cells import (
 )
 from bench_prep.report.markdown import markdown as as_markdown
 from bench_prep.report.notes import notes_section
-from bench_prep.report.read import is_of_another_command, load
+from bench_prep.report.read import load, other_command
 from bench_prep.report.schema import BY_NAME
 from bench_prep.report.section import Section
 from bench_prep.report.sections import FORMULAS, NOT_THE_SERVICE, SAME, run_sections, tpot_note
@@ -296,6 +296,16 @@ def with_tpot(frame: pd.DataFrame, tpot_ms: float) -> pd.DataFrame:
     return frame
 
 
+#: How a command shows a file of its own again.
+_SHOWS = {"sweep": "--from", "calibrate": "--show"}
+
+
+def _shown_by(path: Path, command: str) -> str:
+    if command in _SHOWS:
+        return f"{path} is shown by bench-prep {command} {_SHOWS[command]} {path}"
+    return f"{path} is of bench-prep {command}, which showed it when it ended"
+
+
 def run_report(
     paths: Sequence[Path], markdown: bool, console: Console, tpot_ms: float | None = None
 ) -> None:
@@ -311,7 +321,13 @@ def run_report(
     if tpot_ms is not None and not 0 < tpot_ms < float("inf"):
         raise UsageError(f"--tpot-ms: {tpot_ms} is not a time above zero", "give milliseconds")
     named = list({path.resolve(): path for path in paths}.values())
-    results = [path for path in named if not is_of_another_command(path)] or named
+    others = {path: name for path in named if (name := other_command(path))}
+    if others and len(others) == len(named):
+        raise UsageError(
+            f"no results of bench-prep run or engine: {', '.join(map(str, others))}",
+            "; ".join(_shown_by(path, name) for path, name in others.items()),
+        )
+    results = [path for path in named if path not in others]
     frames = []
     for path in results:
         frame = load(path)
@@ -322,6 +338,5 @@ def run_report(
         console.out(report_markdown(frames), highlight=False, end="")
     else:
         console.print(render_report(frames))
-    left_out = [str(path) for path in named if path not in results]
-    if left_out:
-        print(f"not shown, of other commands: {', '.join(left_out)}", file=sys.stderr)
+    for path, name in others.items():
+        print(f"not shown: {_shown_by(path, name)}", file=sys.stderr)

@@ -28,6 +28,14 @@ from bench_prep.report.schema import (
 _VERDICTS = get_args(Verdict)
 _TIMING = {name for name, c in BY_NAME.items() if c.group == "result" and c.kind == "float"}
 
+#: Other commands that write CSVs, each with a column that only its files have.
+OTHERS = {
+    "sweep": "lap_times_us",
+    "steps": "most_saved_us",
+    "serve": "tier",
+    "calibrate": "others_busy",
+}
+
 
 @dataclass(frozen=True)
 class RawTable:
@@ -174,11 +182,12 @@ def _derived(cells: dict[str, Any], where: str) -> dict[str, Any]:
     return derived | {name: value for name, value in cells.items() if value is not None}
 
 
-def is_of_another_command(path: Path) -> bool:
-    """Whether it is a CSV with rows of bench-prep, and none that could be of `run` or `engine`."""
+def other_command(path: Path) -> str:
+    """The command that wrote it, if that is another one of bench-prep than `run` and `engine`."""
     header = raw_table(read_bytes(path), path).header
-    ours = "schema" in header and "command" in header
-    return ours and not any(name in header for name in BLOCK_COLUMNS)
+    if not {"schema", "command"} <= {*header}:
+        return ""
+    return next((name for name, column in OTHERS.items() if column in header), "")
 
 
 def load(path: Path) -> pd.DataFrame:

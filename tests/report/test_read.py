@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench_prep.calibrate.trial import COLUMNS as calibrate
 from bench_prep.errors import UsageError
-from bench_prep.report.read import is_of_another_command, load
-from bench_prep.report.schema import COLUMNS, NAMES
+from bench_prep.report.read import OTHERS, load, other_command
+from bench_prep.report.schema import BLOCK_COLUMNS, COLUMNS, NAMES
 from bench_prep.report.store import append
+from bench_prep.service.store import COLUMNS as serve
+from bench_prep.steps.store import COLUMNS as steps
+from bench_prep.sweep.store import COLUMNS as sweep
 
 HEADER = "baseline_before_ms,candidate_ms,baseline_after_ms"
 PUBLISHED = f"{HEADER}\n0.259076,0.101048,0.258436\n"
@@ -278,6 +282,21 @@ def test_a_verdict_of_an_older_schema_is_kept(tmp_path, make_frame, make_round) 
     assert load(path)["effect_pct"].isna().all()
 
 
+def test_files_of_other_commands_are_known_by_a_column_of_theirs(tmp_path, make_frame) -> None:
+    path = tmp_path / "a.csv"
+    columns = {"sweep": sweep, "steps": steps, "serve": serve, "calibrate": calibrate}
+    for command, those in columns.items():
+        path.write_text(f"{','.join(those)}\n{',' * (len(those) - 1)}\n")
+        assert other_command(path) == command
+        rest = {*NAMES}.union(*(other for name, other in columns.items() if name != command))
+        assert OTHERS[command] not in rest
+    frame = make_frame()
+    frame.to_csv(path, index=False)
+    assert not other_command(path)
+    frame.drop(columns=list(BLOCK_COLUMNS)).to_csv(path, index=False)
+    assert not other_command(path), "a damaged result of run"
+
+
 def test_no_such_file_and_folder(tmp_path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         load(tmp_path / "a.csv")
@@ -301,7 +320,7 @@ def test_own_file_cut_anywhere_is_never_read_as_whole(tmp_path, make_frame) -> N
 
 
 OLDER = sorted((Path(__file__).resolve().parents[2] / "results").glob("*.csv"))
-OLDER = [path for path in OLDER if not is_of_another_command(path)]
+OLDER = [path for path in OLDER if not other_command(path)]
 
 
 def without_new_columns(path: Path) -> None:

@@ -19,6 +19,7 @@ from bench_prep.report.overview import render_report, report_markdown, report_se
 from bench_prep.report.sections import NOT_THE_SERVICE
 from bench_prep.report.store import append
 from bench_prep.report.tables import result_view
+from bench_prep.service.store import COLUMNS as SERVED
 
 #: Ten medians of a candidate whose baseline takes 100,000 ns.
 SCATTERED = (98_000, 99_000, *range(100_000, 108_000, 1000))
@@ -424,12 +425,17 @@ def test_nothing_to_report() -> None:
 
 
 def test_rows_of_another_command_are_named_and_left_out(tmp_path, make_frame, capsys) -> None:
-    result, swept = tmp_path / "run.csv", tmp_path / "sweep.csv"
+    result, served = tmp_path / "run.csv", tmp_path / "serve.csv"
+    swept = Path(__file__).resolve().parents[2] / "results" / "sweep-cpu-0.32.0.csv"
     make_frame("a").to_csv(result, index=False)
-    swept.write_text("schema,run,axis,command\n1,b,position,bench-prep sweep\n")
+    row = dict.fromkeys(SERVED, "") | {"schema": 1, "tier": "16-32", "baseline_before_ms": 1.5}
+    pd.DataFrame([row]).to_csv(served, index=False)
     out = io.StringIO()
-    run_report([swept, result], False, Console(file=out, width=200))
+    run_report([swept, result, served], False, Console(file=out, width=200))
     assert "24576" in out.getvalue()
-    assert capsys.readouterr().err == f"not shown, of other commands: {swept}\n"
-    with pytest.raises(UsageError, match="has no column baseline_before_ms"):
-        run_report([swept], False, Console(file=out))
+    sweep = f"{swept} is shown by bench-prep sweep --from {swept}"
+    serve = f"{served} is of bench-prep serve, which showed it when it ended"
+    assert capsys.readouterr().err == f"not shown: {sweep}\nnot shown: {serve}\n"
+    with pytest.raises(UsageError, match="no results of bench-prep run or engine") as caught:
+        run_report([served, swept], False, Console(file=out))
+    assert caught.value.remedy == f"{serve}; {sweep}"
