@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rich.console import Console
 from bench_prep import cache
 from bench_prep.errors import Missing, UsageError
 from bench_prep.provenance import cachedir
-from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.cachedir import MADE, new_log
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.locks import locked
 
@@ -227,6 +228,19 @@ def test_old_logs_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "logs" / "mine.log").touch()
     new_log("run-5.log").write_text("")
     assert files(folder / "logs") == {"mine.log", "run-3.log", "run-4.log", "run-5.log"}
+
+
+def test_every_log_is_known_as_ours() -> None:
+    """Each call of `new_log`, and of `begin`, which makes a log in its command's name."""
+    names = []
+    for path in Path(cache.__file__).parent.rglob("*.py"):
+        for call in re.findall(r"(?<![.\w])(?<!def )(?:new_log|begin)\((\S+)", path.read_text()):
+            found = re.match(r"f?\"([a-z]+)", call)
+            assert found or call.startswith('f"{command}'), f"{path.name}: {call}"
+            names += [found[1]] if found else []
+    assert {"engine", "steps", "sweep", "serve", "run", "prove", "build"} == {*names}
+    for name in names:
+        assert re.fullmatch(MADE["logs"], f"{name}-0123456789ab.log"), name
 
 
 def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

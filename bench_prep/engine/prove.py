@@ -110,11 +110,11 @@ def prove_model(folder: Path, device: str, stages: Stages) -> Proof:
         Missing: the fast path does not serve this model.
     """
     write_tokenizer(folder)
-    name = f"prove-model-{uuid.uuid4().hex[:12]}"
+    run_id = uuid.uuid4().hex[:12]
 
     def engine(stage: str, **options: Any) -> EngineRun:
         with stages.running(stage) as update:
-            log = new_log(f"{name}-{stage}.log")
+            log = new_log(f"prove-model-{run_id}-{stage}.log")
             return run_engine(folder, device, log, update=update, **options)
 
     own = engine("without", fastpath=False, passes=2)

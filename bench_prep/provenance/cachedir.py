@@ -21,7 +21,7 @@ MADE = {
     "downloads": r"vllm.*\.(whl|tar\.gz)|pip\.log|arriving",
     "official": r"vllm-.*|.*\.json|unpacking",
     "wheels": r"[0-9a-f]{32}",
-    "logs": r"(build|engine|prove|run|serve|steps)-.*\.log",
+    "logs": r"(build|engine|prove|run|serve|steps|sweep)-.*\.log",
     "envs": r"[0-9a-f]{32}|making-.*",
     "building": r"[0-9a-f]{32}",
     "models": r"[0-9a-f]{32}|making-.*",
