@@ -13,8 +13,10 @@ rounds of each block's median. A floor is timed in the same steps, after their p
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
@@ -28,6 +30,7 @@ import triton
 import triton.language as tl
 import typer
 
+from bench_prep.bringup import fastpath_sha256
 from bench_prep.decode.equality import prove_equal
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Decoder, Workload, use_once
@@ -327,10 +330,11 @@ def model_graphs(replayed: Any) -> tuple[Any, Any]:
 
 def main(
     output: Annotated[Path, typer.Option(help="CSV to write")] = Path("designs.csv"),
-    rounds: Annotated[int, typer.Option(min=2)] = 12,
-    iters: Annotated[int, typer.Option(min=10)] = 150,
-    seed: int = 2026,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds that count.")] = 12,
+    iters: Annotated[int, typer.Option(min=10, help="Timed steps of each block.")] = 150,
+    seed: Annotated[int, typer.Option(help="Draws the order of the designs.")] = 2026,
 ) -> None:
+    """Time the designs on one real runner; a row for each in a CSV."""
     if not torch.cuda.is_available():
         typer.echo("error: no CUDA device\ntry: run it on a machine with one", err=True)
         raise typer.Exit(6)
@@ -366,7 +370,7 @@ def main(
         }.items():
             timed[name] = ("floor", shipped, After(decoder, call))
         blocks = take(path, (own, decoder), work, timed, rounds, iters, seed)
-    frame = pd.DataFrame(rows(timed, blocks))
+    frame = pd.DataFrame(rows(timed, blocks, iters))
     frame.to_csv(output, index=False)
     print(frame.round(2).to_string(index=False), flush=True)
     os._exit(0)  # NCCL's process group keeps the process for minutes
@@ -394,7 +398,7 @@ def take(
     return blocks
 
 
-def rows(timed: Any, blocks: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def rows(timed: Any, blocks: dict[str, list[dict[str, float]]], iters: int) -> list[dict[str, Any]]:
     """One row per design or floor; times in microseconds, with the middle 80 % of the rounds."""
     found = []
     for name, taken in blocks.items():
@@ -405,12 +409,17 @@ def rows(timed: Any, blocks: dict[str, list[dict[str, float]]]) -> list[dict[str
             row |= {f"{clock}_us": median(values), f"{clock}_low": tenths[0]}
             row |= {f"{clock}_high": tenths[-1]}
         found.append(row)
-    versions = {
+    about = {
         "device": torch.cuda.get_device_name(),
+        "vllm": importlib.metadata.version("vllm"),
         "torch": torch.__version__,
         "triton": triton.__version__,
+        "fastpath_sha256": fastpath_sha256(),
+        "settings": SETTINGS.model_dump_json(),
+        "iters": iters,
+        "command": " ".join(["python", "benchmarks/designs.py", *sys.argv[1:]]),
     }
-    return [row | versions for row in found]
+    return [row | about for row in found]
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,8 @@ class Fitted:
 
     def __init__(self, seconds: float) -> None:
         self.each_s = seconds / 2
-        self.folder = Path(tempfile.mkdtemp(prefix="peers-"))
+        self._kept = tempfile.TemporaryDirectory(prefix="peers-")  # as long as the tool
+        self.folder = Path(self._kept.name)
 
     def run(self, *command: str, check: bool = True, **env: str) -> str:
         done = subprocess.run(
@@ -320,6 +322,14 @@ TOOLS: dict[str, tuple[Callable[[float], Any], tuple[str, ...], tuple[str, ...]]
     "two blocks": (Blocks, ("numpy", "scipy"), ("host", "device")),
 }
 
+#: What the tools import that bench-prep does not.
+MODULES = {
+    "torch.utils.benchmark": ("torch",),
+    "triton.testing.do_bench": ("torch", "triton"),
+    "pyperf": ("pyperf",),
+    "pytest-benchmark": ("pytest", "pytest_benchmark"),
+}
+
 
 def measure(
     work: str, names: list[str], runs: int, seconds: float, seed: int, output: Path
@@ -425,6 +435,9 @@ def main() -> None:
         needs = " or ".join(TOOLS[name][2])
         print(f"{name} is left out: it is here for work on the {needs}")
         names.remove(name)
+    absent = [module for name in names for module in MODULES.get(name, ()) if not find_spec(module)]
+    if absent:
+        parser.error(f"not installed: {', '.join(absent)}; pip install 'bench-prep[peers]' torch")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measure(options.work, names, options.runs, options.seconds, options.seed, options.output)
