@@ -134,6 +134,12 @@ def growth_of(times: Mapping[int, Sequence[float]], margin: float) -> Growth | N
     return Growth(shape, pair.smaller, pair.larger, pair.ratio, pair.low, pair.high, within, laps)
 
 
+def laps_needed(points: int) -> int:
+    """The fewest laps that give the intervals of so many points: 2 * 0.5**laps is what the signed
+    ranks of that many leave at most, for each pair."""
+    return math.ceil(math.log2(2 * math.comb(points, 2) / (1 - CONFIDENCE)))
+
+
 def is_settled(times: Mapping[int, Sequence[float]], margin: float) -> bool:
     """Whether all intervals are as narrow as the margin asks for, wherever they lie."""
     pairs = pairs_of(times)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bench_prep.measure.verdict import CONFIDENCE
 from bench_prep.sweep.axes import AXES
+from bench_prep.sweep.growth import laps_needed
 from bench_prep.sweep.laps import ARMS, BASELINE, CANDIDATE
 
 #: The clock that the claim is about.
@@ -56,7 +57,19 @@ def claims(frame: pd.DataFrame) -> list[str]:
     broken = [axis for axis in _axes(frame) if not AXES[axis].grows and _grows(frame, axis)]
     if broken:
         lines.append(f"The candidate is not flat in {', '.join(broken)}, where it should be.")
+    few = [text for axis in _axes(frame) if (text := _too_few(frame, axis))]
+    if few:
+        remedy = "give a larger --budget, fewer --axes or fewer --points"
+        lines.append(f"Too few laps that count: {', '.join(few)}; {remedy}.")
     return lines
+
+
+def _too_few(frame: pd.DataFrame, axis: str) -> str:
+    """How many laps an axis has and needs; empty where it has them."""
+    rows = frame[(frame["axis"] == axis) & (frame["clock"] == DECISIVE)]
+    points, laps = rows["value"].nunique(), rows["laps"].min()
+    needed = laps_needed(points) if points > 1 else 0
+    return f"{axis} has {laps:.0f} and needs {needed}" if laps < needed else ""
 
 
 def _claim(frame: pd.DataFrame, arm: str, clock: str) -> str:
@@ -102,13 +115,20 @@ def view(frame: pd.DataFrame) -> RenderableType:
         shown += [Text(""), Text(title, style="bold"), _growth_table(frame, clock)]
     shown += [
         Text(
-            f"fastest, slowest: us per step at these points; ratio with its {CONFIDENCE:.1%} "
-            "interval for all pairs of points together, each lap's times against each other.",
+            "from, to: us per step at the two points that the verdict is about, medians over all "
+            "laps; ratio: of the two within each lap that has both, so that those medians can "
+            f"differ by another one; its {CONFIDENCE:.1%} interval is for all pairs of points "
+            "together.",
             style="dim",
         ),
         Text(""),
         Text(f"Points: {clock_name(frame, DECISIVE)} time, us per step", style="bold"),
         _point_table(frame),
+        Text(
+            "baseline, candidate: medians over laps, with 95 % intervals; speedup: the median of "
+            "each lap's own, against the faster of its two slices of the baseline.",
+            style="dim",
+        ),
         Text(""),
     ]
     skipped = frame[frame["arm"] == ""]
@@ -128,7 +148,7 @@ def _table(*columns: str, left: int = 1) -> Table:
 
 
 def _growth_table(frame: pd.DataFrame, clock: str) -> Table:
-    table = _table("axis", "arm", "fastest", "slowest", "ratio", "verdict", left=2)
+    table = _table("axis", "arm", "from", "to", "ratio", "verdict", left=2)
     for axis in _axes(frame):
         for arm in ARMS:
             row = growth_row(frame, axis, arm, clock)

@@ -141,7 +141,10 @@ def test_too_few_laps_are_said() -> None:
     assert is_inconclusive(frame)
     assert said(frame.iloc[0]) == "inconclusive: too few laps"
     assert "inconclusive in groups (too few laps)" in claims(frame)[0]
-    text_of(frame)
+    needed = "groups has 5 and needs 12; give a larger --budget, fewer --axes or fewer --points."
+    assert claims(frame)[-1] == f"Too few laps that count: {needed}"
+    assert "Too few laps" in text_of(frame)
+    assert "within" in said(frame_of(("groups",), lambda *_: 1000.0, laps=12).iloc[0])
 
 
 def test_left_out_points_are_named() -> None:

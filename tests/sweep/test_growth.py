@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from bench_prep.sweep.growth import Growth, growth_of, is_settled, pairs_of
+from bench_prep.sweep.growth import Growth, growth_of, is_settled, laps_needed, pairs_of
 
 Floats = NDArray[np.float64]
 VALUES = (1, 4, 32, 1024)
@@ -180,3 +180,12 @@ def test_nonsense_is_refused() -> None:
 def test_pairs_are_all_pairs() -> None:
     (times,) = series(normal, FLAT)[:1]
     assert [(p.smaller, p.larger) for p in pairs_of(times)] == list(combinations(VALUES, 2))
+
+
+@pytest.mark.parametrize("points", [2, 4, 11])
+def test_so_many_laps_are_needed_for_intervals(points: int) -> None:
+    needed = laps_needed(points)
+    times = {value: np.exp(normal((needed,))).tolist() for value in range(1, points + 1)}
+    assert all(pair.low is not None for pair in pairs_of(times))
+    fewer = {value: some[1:] for value, some in times.items()}
+    assert all(pair.low is None for pair in pairs_of(fewer))
