@@ -23,7 +23,9 @@ def steps(
     rounds: Annotated[
         int,
         typer.Option(
-            min=1, help="Rounds of stretches by vLLM's own preparation, the fast path, vLLM's own."
+            min=1,
+            help="Rounds of stretches by vLLM's own preparation, the fast path, vLLM's own: 10 at "
+            "least for a verdict, and 200 steps (--rounds times --stretch) at least.",
         ),
     ] = 30,
     device: DeviceOption = None,

@@ -97,7 +97,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     decisive = frame[frame["clock"] == "ready"].iloc[0]
     console.print()
     stages.passed("verdict", verdict_line(decisive))
-    stages.passed("result", f"{output}; every step in {steps.name}")
+    stages.passed("result", f"{output}; every step in {steps}")
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0

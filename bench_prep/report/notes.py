@@ -76,10 +76,16 @@ def warnings(frame: pd.DataFrame, names: list[str]) -> list[str]:
     found.extend(machine_warnings(frame, which))
     if any(reasons):
         found.append(
-            "What to do: stop other work on the machine, raise --budget, leave out --rounds or "
-            "give more, and run again."
+            "What to do: stop other work on the machine"
+            f"{_longer({str(stopped) for stopped in frame['stopped_by']})}, and run again."
         )
     return found
+
+
+def _longer(stopped_by: set[str]) -> str:
+    """How to have more rounds, by what ended those that there are."""
+    options = {"rounds": "give more --rounds or leave it out", "budget": "give a larger --budget"}
+    return "".join(f", {text}" for name, text in options.items() if name in stopped_by)
 
 
 def notes_section(frame: pd.DataFrame, names: list[str]) -> list[Section]:

@@ -356,7 +356,7 @@ class Comparison:
                 if tier in told and self.predicted is not None:
                     text = _told(self.predicted, results[tier], told[tier])
                     self.console.print(text, markup=False, highlight=False)
-        self.stages.passed("result", f"{self.output}; every request in {beside.name}")
+        self.stages.passed("result", f"{self.output}; every request in {beside}")
 
 
 def _steps(answers: dict[str, Answers]) -> int:

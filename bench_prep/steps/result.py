@@ -50,6 +50,11 @@ class Found:
     record_ns: tuple[float, float]
     change: Judgement | None
 
+    @property
+    def inconclusive(self) -> bool:
+        """Whether there is a fast path, and no verdict on it."""
+        return self.change is not None and self.change.verdict == "inconclusive"
+
 
 def steps_by_stretch(
     steps: Sequence[Sequence[int]], stretches: Sequence[Stretch]

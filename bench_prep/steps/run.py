@@ -12,10 +12,10 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.engine.names import LOAD_FORMAT
-from bench_prep.engine.run import begin, engine_environment, require_done
+from bench_prep.engine.run import begin, engine_environment, require_done, unpinned
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.timing import engine_arguments
-from bench_prep.errors import UsageError
+from bench_prep.errors import EXIT_INCONCLUSIVE, UsageError
 from bench_prep.log_lines import NOT_USED
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.stages import Stages, Update
@@ -121,7 +121,8 @@ class _Told:
 
 
 def show_steps(work: Workload, device: str, *, output: Path, command: str, console: Console) -> int:
-    """Run one engine, show its steps, add the rows to `output`, write the trace beside it; 0.
+    """Run one engine, show its steps, add the rows to `output`, write the trace beside it; 0, or 4
+    where the change by the fast path is inconclusive.
 
     Raises:
         BenchPrepError: whatever stops it; then nothing is written.
@@ -192,7 +193,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             "stretch": work.stretch,
         }
         | begun.provenance
-        | told.loaded["environment"]
+        | unpinned(told.loaded["environment"])
         | {
             "bench_prep_version": __version__,
             "command": command,
@@ -206,8 +207,8 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")
     elif any(arm.device is None for arm in arms):
         stages.passed("", "the profiler saw no work of the device in these steps: not known")
-    stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside.name}")
-    return 0
+    stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside}")
+    return EXIT_INCONCLUSIVE if found.inconclusive else 0
 
 
 def _saying(told: _Told, stages: Stages, update: Update) -> Callable[[dict[str, Any]], None]:
@@ -219,7 +220,7 @@ def _saying(told: _Told, stages: Stages, update: Update) -> Callable[[dict[str, 
         took = f"after {time.monotonic() - began:.0f} s"
         match event["event"]:
             case "loaded":
-                found = event["environment"]
+                found = unpinned(event["environment"])
                 stages.passed(
                     "launch",
                     f"vLLM {found['vllm_version']} on {found['device_name']}, loaded {took}",

@@ -7,11 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench_prep.measure.verdict import Effect
+from bench_prep.measure.comparison import Judgement
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect
 from bench_prep.steps.frames import BESIDE, DEVICE, WAIT, Arm
 from bench_prep.steps.limits import waiting
 from bench_prep.steps.parts import FAST
-from bench_prep.steps.result import MOST_PROBE_COST, Found
+from bench_prep.steps.result import MARGIN, MOST_PROBE_COST, Found
 from bench_prep.steps.store import PLAIN, STEP, figures, parts_of
 
 _BAR = 16
@@ -44,6 +45,8 @@ def view(found: Found) -> RenderableType:
             Text(""),
             Text(f"The fast path changes the step by {_range(change.effect)}: {change.verdict}."),
         ]
+        if change.verdict == "inconclusive":
+            shown.append(Text(f"Inconclusive: {_why(change)}. Give more --rounds."))
     shown.append(
         Text(
             "At most: what the step (TPOT) can lose if the part takes no time, by what the other "
@@ -52,6 +55,14 @@ def view(found: Found) -> RenderableType:
         )
     )
     return Group(*shown)
+
+
+def _why(change: Judgement) -> str:
+    if change.withheld:
+        return change.withheld
+    if change.effect.low is None:
+        return f"a verdict needs {ROUNDS_FOR_VERDICT} rounds"
+    return f"the interval shows neither a change nor one within {100 * MARGIN:g} %"
 
 
 def _table(arm: Arm, before: dict[str, float]) -> Table:

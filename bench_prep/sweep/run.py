@@ -191,6 +191,8 @@ def show(path: Path, run: str | None, figure: Path | None, console: Console) -> 
     if figure is not None:
         _write(figure, frame)
     console.print(view(frame))
+    if figure is not None:
+        Stages(console).passed("figure", str(figure))
     return EXIT_INCONCLUSIVE if is_inconclusive(frame) else 0
 
 

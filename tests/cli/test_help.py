@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import bench_prep
 
 from .conftest import Bench
 
@@ -37,6 +40,7 @@ RUN_OPTIONS = {
     "--tpot-ms": "in ms",
     "--output": "CSV",
 }
+SOURCES = Path(bench_prep.__file__).parent
 HEAVY = ("torch", "vllm", "pandas", "scipy", "numpy")
 
 
@@ -174,3 +178,12 @@ def test_a_closed_pipe_is_no_fault(environment: dict[str, str], tmp_path: Path) 
     os.close(writer)
     assert "Traceback" not in done.stderr
     assert "fault" not in done.stderr
+
+
+def test_what_is_written_by_default_is_ignored_by_git() -> None:
+    """The CSVs, and what is put beside them under their names."""
+    text = "".join(path.read_text() for path in SOURCES.glob("cli*.py"))
+    written = set(re.findall(r'Path\("(bench-prep-[^"]+)\.csv"\)', text))
+    assert len(written) == 5
+    ignored = (SOURCES.parent / ".gitignore").read_text().splitlines()
+    assert {f"{name}*" for name in written} <= set(ignored)

@@ -55,6 +55,7 @@ class TestJson:
         done = bench("verify-install", "--json", "--worktree", root)
         assert done.code == 5
         assert done.err.startswith("error: ")
+        assert "bench-prep build --worktree DIR [--precompiled WHEEL] --install" in done.err
         found = json.loads(done.out)
         assert found["ok"] is False
         wrong = {file["path"]: file for file in found["wrong"]}

@@ -69,7 +69,7 @@ def test_one_text_has_all_doubts_each_with_its_remedy() -> None:
 def test_the_state_is_shown_before_and_after() -> None:
     assert state_rows(row([timed()], [Span(BEFORE, BEFORE), Span(AFTER, AFTER)])) == (
         ("load, mean of a minute", "unknown", "0.50"),
-        ("processors allowed", "0-2,5 of 8", "0-2,5 of 8"),
+        ("processors allowed", "numbers 0-2,5, of 8", "numbers 0-2,5, of 8"),
         ("frequency governor", "unknown", "unknown"),
         ("torch's threads", "2", "2"),
         ("OMP_NUM_THREADS", "not set", "2"),

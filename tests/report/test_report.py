@@ -186,7 +186,14 @@ def test_warnings(make_frame, make_round) -> None:
     assert (
         "Inconclusive (host): the change lies between -2.00 and +7.00 %, the margin is 1 %."
     ) in noisy
-    assert "raise --budget" in noisy
+    todo = "What to do: stop other work on the machine"
+    for stopped_by, more in (
+        ("rounds", ", give more --rounds or leave it out"),
+        ("budget", ", give a larger --budget"),
+        ("width", ""),
+    ):
+        text = words(printed(result_view(make_frame().assign(stopped_by=stopped_by))))
+        assert f"{todo}{more}, and run again." in text
 
 
 def test_different_outputs_show_no_times(make_frame) -> None:

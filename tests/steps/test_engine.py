@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_prep.cli import app
+from bench_prep.measure.machine import cpu_model
 from bench_prep.steps.parts import FAST, OWN
 from bench_prep.steps.store import COLUMNS, trace_path
 from tests.steps.test_chrome import assert_nested
@@ -33,7 +34,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     arguments = ["--prompt-tokens", "100", "--max-model-len", "1024", "--eager"]
     plan = ["--stretch", "20", "--rounds", "10", "--output", str(output)]
     done = CliRunner().invoke(app, ["steps", "Qwen2ForCausalLM", *arguments, *plan])
-    assert done.exit_code == 0, done.output
+    inconclusive = (pd.read_csv(output)["verdict"] == "inconclusive").any()
+    assert done.exit_code == (4 if inconclusive else 0), done.output
     return output, done.output
 
 
@@ -55,7 +57,12 @@ def test_every_part_of_both_arms_has_its_row(frame: pd.DataFrame) -> None:
         assert (rows["median_us"] <= rows["p95_us"]).all()
         assert (rows.loc[WORK, "median_us"] > 0).all()
         assert 11 <= rows["records_per_step"].iloc[0] <= 18
-    assert frame["device_name"].notna().all()
+    # vLLM pins its worker on the CPU; the machine is the one that `run` names.
+    assert (frame["cpu_model"] == cpu_model()).all()
+    if (frame["platform"] == "cpu").all():
+        assert (frame["device_name"] == cpu_model()).all()
+    else:
+        assert frame["device_name"].notna().all()
     assert (frame["equality_steps"] > 150).all()
 
 
@@ -99,7 +106,9 @@ def test_what_is_shown(ran: tuple[Path, str]) -> None:
 
 
 def test_the_trace_opens_and_nests(ran: tuple[Path, str], frame: pd.DataFrame) -> None:
-    trace = json.loads(trace_path(ran[0], frame["run"].iloc[0]).read_text())
+    path = trace_path(ran[0], frame["run"].iloc[0])
+    assert f"ui.perfetto.dev in {path}" in ran[1]
+    trace = json.loads(path.read_text())
     events: list[dict[str, Any]] = [one for one in trace["traceEvents"] if one["ph"] == "X"]
     assert {one["name"] for one in events} >= {"schedule", *WORK} - {"other preparation"}
     assert {one["pid"] for one in events} == {1, 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from bench_prep.cli import app
 from bench_prep.errors import UsageError
+from bench_prep.measure.comparison import Judgement
 from bench_prep.measure.verdict import Effect
 from bench_prep.steps.parts import OWN
 from bench_prep.steps.result import Found, ProbeCost
@@ -93,5 +95,24 @@ def test_probes_that_cost_too_much_are_named(counted: float, warned: bool) -> No
     with console.capture() as captured:
         console.print(view(found(counted)))
     text = " ".join(captured.get().split())
+    assert "Inconclusive" not in text
     assert ("More than 2 %" in text) == warned
     assert "kernels and copies" in text and "Who waits: the" in text
+
+
+@pytest.mark.parametrize(
+    ("effect", "withheld", "why"),
+    [
+        (Effect(0.01, -0.01, 0.03, 30), "", "the interval shows neither a change nor one within 1"),
+        (Effect(0.01, None, None, 9), "", "a verdict needs 10 rounds"),
+        (Effect(-0.1, -0.11, -0.09, 30), "by the mean it is another", "by the mean it is another"),
+    ],
+)
+def test_no_verdict_has_a_remedy_and_an_exit_code(effect: Effect, withheld: str, why: str) -> None:
+    one = replace(found(), change=Judgement("inconclusive", effect, None, withheld))
+    assert one.inconclusive and not found().inconclusive
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(view(one))
+    text = " ".join(captured.get().split())
+    assert f"Inconclusive: {why}" in text and "Give more --rounds." in text
