@@ -40,6 +40,8 @@ METRICS: dict[str, Callable[[Answer], float]] = {
 }
 #: The largest share of tokens, or answers, that came too late for what is asked of them.
 MOST_LATE = 0.1
+#: Two starts of the same server do so on a machine that is busy with other things, too.
+SERVERS_DIFFER = "vLLM's own two servers differ by"
 #: By which the exit code is chosen: what each further token costs.
 DECISIVE = "tpot"
 
@@ -161,7 +163,7 @@ def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) ->
     else:
         nearer = min(-before, -after) if said == "faster" else min(before, after)
         doubtful = nearer <= drift
-    return [f"vLLM's own two servers differ by {100 * math.expm1(drift):.1f} %"] if doubtful else []
+    return [f"{SERVERS_DIFFER} {100 * math.expm1(drift):.1f} %"] if doubtful else []
 
 
 def together(answers: Sequence[Answer]) -> float:

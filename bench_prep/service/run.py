@@ -23,7 +23,7 @@ from bench_prep.errors import (
     OutputsDiffer,
     UsageError,
 )
-from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.cachedir import cache_dir, new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
@@ -127,6 +127,7 @@ class Comparison:
             folder = self.load.kept(self.load.folder(scratch))
             _, provenance = prove_source(Source(), self.device, self.stages)
             self.common |= provenance
+            self.stages.passed("logs", f"of the servers, in {cache_dir() / 'logs'}")
             with self.client() as asking:
                 return self.in_turn(folder, asking)
 

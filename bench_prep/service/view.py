@@ -10,8 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
-from bench_prep.service.figures import Judged, Limits, TierResult, correct
+from bench_prep.service.figures import SERVERS_DIFFER, Judged, Limits, TierResult, correct
 from bench_prep.service.store import values_of
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token", "latency": "latency"}
@@ -56,6 +57,11 @@ def _change(judged: Judged) -> str:
     ends = ""
     if effect.low is not None and effect.high is not None:
         ends = f" ({100 * effect.low:+.1f} to {100 * effect.high:+.1f}, 99.8 %)"
+    if judged.verdict == "inconclusive":
+        return (
+            f"is not shown to change: measured {100 * effect.value:+.1f} %{ends}, and a drift of "
+            f"{100 * figures.drift.median:.1f} %"
+        )
     return (
         f"changes by {100 * effect.value:+.1f} %{ends}, saves {judged.saved_ms:.4f} ms; "
         f"drift {100 * figures.drift.median:.1f} %"
@@ -83,7 +89,18 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
         )
     refused = {why: name for name, why in result.late.items() if name not in result.metrics}
     refused |= {one.refused: name for name, one in result.metrics.items() if one.refused}
-    return lines + [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
+    lines += [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
+    todo = _todo([one for one in result.metrics.values() if one.verdict == "inconclusive"])
+    return [*lines, f"What to do: {todo}."] if todo else lines
+
+
+def _todo(inconclusive: list[Judged]) -> str:
+    """What may settle it, if anything."""
+    if any(SERVERS_DIFFER in one.refused for one in inconclusive):
+        return "run again on a quieter machine"
+    if any(one.effect.low is None for one in inconclusive):
+        return f"give more --requests, a verdict needs {ROUNDS_FOR_VERDICT}"
+    return "give more --requests" if any(not one.refused for one in inconclusive) else ""
 
 
 def _lengths(answers: tuple[Answer, ...]) -> str:

@@ -231,3 +231,25 @@ def test_predictions() -> None:
     assert prediction(Predicted(1, None, "x"), measured, "late").startswith("not comparable: late")
     nothing = judge_tier(arms(1, 1, 1), 0.01, Limits(), "").metrics["tpot"]
     assert prediction(Predicted(0.001, None, "x"), nothing).startswith("neither confirmed")
+
+
+@pytest.mark.parametrize(
+    ("factors", "requests", "todo"),
+    [
+        ((1, 0.8, 1), 12, ""),
+        ((1, 0.9, 0.8), 12, "What to do: run again on a quieter machine."),
+        ((1, 0.8, 1), 9, "What to do: give more --requests, a verdict needs 10."),
+    ],
+)
+def test_no_change_is_said_without_a_verdict(
+    factors: tuple[float, float, float], requests: int, todo: str
+) -> None:
+    found = {arm: replace(one, timed=one.timed[:requests]) for arm, one in arms(*factors).items()}
+    result = judge_tier(found, 0.01, Limits(), "")
+    result = replace(result, metrics={"tpot": result.metrics["tpot"]})
+    file = io.StringIO()
+    Console(file=file, width=200).print(tier_view("4-8", found, result, Limits()))
+    shown = file.getvalue()
+    assert ("TPOT changes by" in shown and "saves" in shown) == (not todo)
+    assert ("TPOT is not shown to change: measured" in shown) == bool(todo)
+    assert todo in shown and ("What to do" in shown) == bool(todo)
