@@ -86,10 +86,10 @@ def _texts(state: MachineState) -> dict[str, str]:
 
 def _numbers(affinity: tuple[int, ...]) -> str:
     """Numbers count from 0: `number 0, of 2` is one of them."""
-    return f"number{'s'[len(affinity) == 1 :]} {_ranges(affinity)}"
+    return f"number{'s'[len(affinity) == 1 :]} {ranges(affinity)}"
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """`0-3,8`, as `taskset` writes it."""
     parts: list[list[int]] = []
     for number in sorted(numbers):

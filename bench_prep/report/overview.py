@@ -3,7 +3,8 @@
 Rows are sorted by position, then block sizes (as numbers), then clock (host, ready, device), then
 the other settings and the machine, then the time of start: rows to compare stand together. What
 all rows share is said once, at the end; what differs labels the rows. The time of
-start, the run and the file label rows only if nothing else tells them apart.
+start, the run and the file label rows only if nothing else tells them apart; which rows are of
+which file is said below them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from bench_prep.report.cells import (
     together,
     with_unit,
 )
+from bench_prep.report.machine import ranges
 from bench_prep.report.markdown import markdown as as_markdown
 from bench_prep.report.notes import notes_section
 from bench_prep.report.read import load, other_command
@@ -100,9 +102,9 @@ def _distinct(frame: pd.DataFrame, name: str) -> set[str]:
 def _label_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The columns that label the rows, in the schema's order, and those that follow from them.
 
-    Settings and the device label rows wherever they differ. Any other fact about the machine does
-    only where it tells rows apart that the labels do not; else it follows, as a driver does where
-    there is one device of each kind. (See the module for the last resorts.)
+    Settings, the device and vLLM's version label rows wherever they differ. Any other fact about
+    the machine does only where it tells rows apart that the labels do not; else it follows, as a
+    driver does where there is one device of each kind. (See the module for the last resorts.)
     """
     differing = [
         name
@@ -126,8 +128,9 @@ def _label_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _is_fact(name: str) -> bool:
-    """Whether it is a fact about the machine or the versions, other than the device itself."""
-    return name in BY_NAME and BY_NAME[name].group == "environment" and name != "device_name"
+    """Whether it is a fact about the machine or the versions, other than these two."""
+    environment = name in BY_NAME and BY_NAME[name].group == "environment"
+    return environment and name not in ("device_name", "vllm_version")
 
 
 def _told_apart(frame: pd.DataFrame, names: list[str]) -> int:
@@ -151,6 +154,18 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
 
 
+def _files_note(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Which rows are of which file, where there are several."""
+    numbers: dict[str, list[int]] = {}
+    for number, file in enumerate(_texts(frame, _FILE) if _FILE in frame.columns else (), start=1):
+        numbers.setdefault(file, []).append(number)
+    if len(numbers) < 2:
+        return ()
+    return (
+        f"Rows of {', of '.join(f'{file}: {ranges(some)}' for file, some in numbers.items())}.",
+    )
+
+
 class _Labelled:
     """Makes tables whose rows start with a number and, where they fit, the labels."""
 
@@ -160,7 +175,11 @@ class _Labelled:
         self.clock = [["clock", *_texts(frame, "clock")]] if "clock" in labels else []
         self.need_legend = False
         names = ", ".join(label(name) for name in following)
-        self.notes = (f"These differ together with the labels: {names}.",) if names else ()
+        self.notes: tuple[str, ...] = (
+            (f"These differ together with the labels: {names}.",) if names else ()
+        )
+        if _FILE not in labels:
+            self.notes += _files_note(frame)
 
     def legend(self) -> list[Section]:
         """Row numbers and labels, where a table had no room for them."""

@@ -446,3 +446,16 @@ def test_rows_of_another_command_are_named_and_left_out(tmp_path, make_frame, ca
     with pytest.raises(UsageError, match="no results of bench-prep run or engine") as caught:
         run_report([served, swept], False, Console(file=out))
     assert caught.value.remedy == f"{serve}; {sweep}"
+
+
+def test_rows_of_other_files_and_versions_are_told_apart(tmp_path, make_frame, monkeypatch) -> None:
+    """Also where the settings tell the rows apart."""
+    monkeypatch.chdir(tmp_path)
+    for name, version, position in (("a", "0.26.0", 9), ("b", "0.32.0", 8)):
+        environment = {"device_name": "one", "vllm_version": version}
+        frame = make_frame(name, position=position, environment=environment)
+        append(tmp_path / f"{name}.csv", frame)
+    text = words(report([Path("a.csv"), Path("b.csv")]))
+    assert "row clock position vLLM" in text
+    assert "Rows of b.csv: 1-2, of a.csv: 3-4." in text
+    assert "Rows of" not in report([Path("a.csv")])
