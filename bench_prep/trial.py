@@ -15,7 +15,7 @@ from bench_prep.candidate import attach, load_factory
 from bench_prep.decode.draws import repeatable
 from bench_prep.decode.stretches import stretches
 from bench_prep.guard import Guard
-from bench_prep.measure.clocks import clock_cost, launch_floor
+from bench_prep.measure.clocks import clock_cost
 from bench_prep.measure.plan import Timing
 from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
@@ -29,7 +29,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     """Load the candidate, prove it equal on the guarded runner, and time it.
 
     `guard` was made before anything of the candidate has run. The events that go to `send`:
-    `equal`, `clock_cost`, `floor` of a device, one `round` per finished round, `stopped`.
+    `equal`, `clock_cost`, one `round` per finished round, `stopped`.
     Everything that a run draws comes from one seed: unless the settings have one, it is new, and
     made once the candidate has been loaded, so that the candidate cannot know it.
 
@@ -53,8 +53,6 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
         guard.integrity.watch(**arms.watched)
         send({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries, "seed": seed})
         send({"event": "clock_cost", "ns": clock_cost(arms.device)})
-        if arms.device is not None:
-            send({"event": "floor", "ns": launch_floor(arms.device)})
         timing = Timing(arms.take, settings.method)
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
             arms.require_equal(f"after round {number}")

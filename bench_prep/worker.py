@@ -1,7 +1,7 @@
 """The timing process: proves the candidate equal, times it, and sends what it finds.
 
-Started by `provenance.launch` in an empty folder. Its events, in order: `imported`, `state`,
-`equal`, one `round` per finished round, `stopped`, `done`; or `error`.
+Started by `provenance.launch` in an empty folder. Its events, in order: `imported`, `floor` of a
+device, `state`, `equal`, one `round` per finished round, `stopped`, `done`; or `error`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ def _work(job: dict[str, Any]) -> None:
     settings = RunSettings(**job["settings"])
     version = import_vllm(job["package_dir"])
     from bench_prep.decode.steps import Workload, use_once
+    from bench_prep.measure.clocks import CudaDevice, launch_floor
     from bench_prep.trial import Guard, try_candidate
 
     require_findable(settings.candidate)
     runners = bring_up(settings, version, job, 2)
     for runner in runners:
         use_once(runner, Workload.make(settings, runner.inputs_embeds_size, runner.dtype))
+    if runners[0].device.type != "cpu":
+        # First, because a first graph brings more of torch into being.
+        emit({"event": "floor", "ns": launch_floor(CudaDevice(runners[0].device.index))})
     guard = Guard(*runners)  # before anything of the candidate runs
     emit({"event": "state", "environment": environment(version, runners[0])})
     try_candidate(settings, guard, emit)
