@@ -96,6 +96,11 @@ class TierResult:
     late: dict[str, str]
     metrics: dict[str, Judged]
 
+    def doubt(self, metric: str) -> str:
+        """Why nothing follows from what was measured of a metric; "" where something does."""
+        refused = self.metrics[metric].refused
+        return self.unstable or self.difference or self.late.get(metric, "") or refused
+
 
 def correct(answers: Sequence[Answer]) -> int | None:
     """Exact matches; None where no answer is expected."""

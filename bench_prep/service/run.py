@@ -337,8 +337,8 @@ class Comparison:
         told = {}
         for tier, result in results.items():
             if self.predicted is not None and DECISIVE in result.metrics:
-                doubt = result.unstable or result.difference or result.late.get(DECISIVE, "")
-                told[tier] = prediction(self.predicted, result.metrics[DECISIVE], doubt)
+                measured = result.metrics[DECISIVE]
+                told[tier] = prediction(self.predicted, measured, result.doubt(DECISIVE))
                 of_tier[DECISIVE][tier] |= {
                     "predicted_ms": round(self.predicted.best, 6),
                     "prediction": told[tier],

@@ -75,6 +75,14 @@ def test_verdicts(factors: tuple[float, float, float], expected: str) -> None:
     assert said(arms(*factors)) == expected
 
 
+def test_a_refused_gain_agrees_with_no_prediction() -> None:
+    result = judge_tier(arms(1, 0.9, 0.8), 0.01, Limits(), "")
+    doubt = result.doubt("tpot")
+    assert doubt and doubt == result.metrics["tpot"].refused
+    text = prediction(Predicted(2.0, None, "x"), result.metrics["tpot"], doubt)
+    assert text == f"not comparable: {doubt}"
+
+
 def test_a_gain_is_what_it_is() -> None:
     found = judge_tier(arms(1, 0.8, 1), 0.01, Limits(), "")
     tpot = found.metrics["tpot"]
@@ -112,6 +120,7 @@ def test_where_vllm_itself_differs_nothing_is_said(factor: float) -> None:
     assert "output token 7" in result.unstable and not result.difference
     tpot = result.metrics["tpot"]
     assert tpot.verdict == "inconclusive" and "own two servers answer differently" in tpot.refused
+    assert result.doubt("tpot") == result.unstable
 
 
 @pytest.mark.parametrize(
