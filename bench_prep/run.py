@@ -45,11 +45,11 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     """
     check_writable(output)
     require_device(settings.device)
-    require_findable(settings.candidate)
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if source.against is None:
+        require_findable(settings.candidate)
         verified, provenance = prove_source(source, settings.device, stages)
         time = partial(time_candidate, settings, verified)
     else:

@@ -231,8 +231,13 @@ def test_the_child_and_what_it_started_die_with_its_parent(
     """Also one that ignores SIGTERM, as vLLM's server does at its start."""
     pid_file = tmp_path / "pid"
     program = (
-        "import time; from multiprocessing.shared_memory import SharedMemory; "
-        "print(SharedMemory(create=True, size=32).name, flush=True); time.sleep(60)"
+        "import time; from multiprocessing import resource_tracker, shared_memory\n"
+        "made = shared_memory.SharedMemory(create=True, size=32)\n"
+        # Until it ignores SIGTERM, as it begins, the tracker is ended by it.
+        "file = f'/proc/{resource_tracker._resource_tracker._pid}/status'\n"
+        "ignored = lambda: int(open(file).read().split('SigIgn:')[1].split()[0], 16)\n"
+        f"while not ignored() & 1 << {signal.SIGTERM - 1}: time.sleep(0.01)\n"
+        "print(made.name, flush=True); time.sleep(60)"
     )
     ignoring = (
         "import signal; from bench_prep.provenance.child import end_with_parent\n"

@@ -166,7 +166,11 @@ TRICKS = [
         SLOWED,
         r"takes \S+ ms a step beside the candidate, and took \S+ ms",
     ),
-    ("toggles:late_profile", SLOWED, r"takes \S+ ms a step beside the candidate, and took"),
+    (
+        "toggles:late_profile",
+        (SLOWED, REFUSED),
+        r"takes \S+ ms a step beside the candidate, and took|of it elsewhere",
+    ),
     ("changes:baseline_s_step", REFUSED, r"changes baseline\.prepare, "),
 ]
 
@@ -177,7 +181,7 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
     # Time that has been moved elsewhere is seen in blocks of some length.
     long = ("keeping_finalizer", "profile", "late_profile")
     iters = 300 if attribute in long else SETTINGS.iters
-    rounds = 7 if code == SLOWED else SETTINGS.rounds
+    rounds = 7 if module == "toggles" and attribute != "code" else SETTINGS.rounds
     found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters, rounds=rounds)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
     assert re.search(words, found["message"]), found
