@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -322,14 +321,6 @@ TOOLS: dict[str, tuple[Callable[[float], Any], tuple[str, ...], tuple[str, ...]]
     "two blocks": (Blocks, ("numpy", "scipy"), ("host", "device")),
 }
 
-#: What the tools import that bench-prep does not.
-MODULES = {
-    "torch.utils.benchmark": ("torch",),
-    "triton.testing.do_bench": ("torch", "triton"),
-    "pyperf": ("pyperf",),
-    "pytest-benchmark": ("pytest", "pytest_benchmark"),
-}
-
 
 def measure(
     work: str, names: list[str], runs: int, seconds: float, seed: int, output: Path
@@ -435,9 +426,10 @@ def main() -> None:
         needs = " or ".join(TOOLS[name][2])
         print(f"{name} is left out: it is here for work on the {needs}")
         names.remove(name)
-    absent = [module for name in names for module in MODULES.get(name, ()) if not find_spec(module)]
+    absent = [one for one in versions(names).split() if one.endswith("==?")]
     if absent:
-        parser.error(f"not installed: {', '.join(absent)}; pip install 'bench-prep[peers]' torch")
+        missing = ", ".join(one.removesuffix("==?") for one in absent)
+        parser.error(f"not installed: {missing}; pip install 'bench-prep[peers]' torch")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measure(options.work, names, options.runs, options.seconds, options.seed, options.output)

@@ -102,7 +102,8 @@ def clock_cost(device: Device | None) -> dict[Clock, int]:
 def launch_floor(device: Device) -> dict[Clock, int]:
     """What each clock shows of one `Device.launch_least`, in nanoseconds, the clock's cost in it.
 
-    No preparation that has something to say to the device is faster than this launch.
+    Torch replays it; the driver's own call takes about 1 us less (`docs/designs.md`), so a
+    preparation that launches by it may come below.
     """
     steps = _Nothing()
     steps.call = device.launch_least  # type: ignore[method-assign]
