@@ -14,10 +14,12 @@ from rich.markup import escape
 from bench_prep import __version__
 from bench_prep.cli_options import (
     BudgetOption,
+    CandidateOption,
     Commands,
     ConfigArgument,
     DeviceOption,
     MarginOption,
+    NoBuildOption,
     OutputOption,
     PrecompiledOption,
     WorktreeOption,
@@ -70,9 +72,7 @@ def run(
     context: typer.Context,
     worktree: WorktreeOption = None,
     precompiled: PrecompiledOption = None,
-    no_build: Annotated[
-        bool, typer.Option("--no-build", help="Compare with the worktree without building.")
-    ] = False,
+    no_build: NoBuildOption = False,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -122,13 +122,7 @@ def run(
     preset: Annotated[
         str | None, typer.Option(help="Preset in configs/, or a TOML file; flags override it.")
     ] = None,
-    candidate: Annotated[
-        str | None,
-        typer.Option(
-            help="Preparation under test: module:attribute or file.py:attribute. "
-            "Default: the fast path."
-        ),
-    ] = None,
+    candidate: CandidateOption = None,
     seed: Annotated[
         int | None,
         typer.Option(

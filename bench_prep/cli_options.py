@@ -39,6 +39,16 @@ PrecompiledOption = Annotated[
         help="vLLM wheel whose compiled parts are used; without it everything is compiled.",
     ),
 ]
+NoBuildOption = Annotated[
+    bool, typer.Option("--no-build", help="Compare with the worktree without building.")
+]
+CandidateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Preparation under test: module:attribute or file.py:attribute. "
+        "Default: the fast path."
+    ),
+]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
     typer.Option(help="Device of the runner; cuda is also ROCm/DTK. Default: auto."),

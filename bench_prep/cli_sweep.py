@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bench_prep.cli_options import DeviceOption, PrecompiledOption, WorktreeOption, console
+from bench_prep.cli_options import (
+    CandidateOption,
+    DeviceOption,
+    NoBuildOption,
+    PrecompiledOption,
+    WorktreeOption,
+    console,
+)
 from bench_prep.command import command_line
 from bench_prep.errors import UsageError
 
@@ -25,18 +32,10 @@ def sweep(
     mrope: Annotated[
         bool, typer.Option("--mrope/--no-mrope", help="Three position rows (M-RoPE).")
     ] = False,
-    candidate: Annotated[
-        str | None,
-        typer.Option(
-            help="Preparation under test: module:attribute or file.py:attribute. "
-            "Default: the fast path."
-        ),
-    ] = None,
+    candidate: CandidateOption = None,
     worktree: WorktreeOption = None,
     precompiled: PrecompiledOption = None,
-    no_build: Annotated[
-        bool, typer.Option("--no-build", help="Compare with the worktree without building.")
-    ] = False,
+    no_build: NoBuildOption = False,
     margin: Annotated[
         float, typer.Option(help="Differences between points up to this many per cent are flat.")
     ] = 10.0,
