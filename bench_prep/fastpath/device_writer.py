@@ -115,7 +115,7 @@ class DeviceWriter:
 
 
 def _compiling(targets: Targets) -> Future[list[Any]]:
-    """The two kernels, compiled beside vLLM's own start, which they would delay by a second.
+    """The two kernels, compiled beside vLLM's own start, which they would delay.
 
     They are compiled from signatures instead of from arguments: nothing is assumed about their
     values.

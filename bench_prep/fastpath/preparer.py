@@ -91,7 +91,9 @@ class FastPath:
         self._marks.written()
         if self.closed is not None:
             return
-        self._gate: Callable[[Any], str | None] = step_gate(self._runner, self._dispatching())
+        self._gate: Callable[[Any], str | None] = step_gate(
+            self._runner, self._marks, self._dispatching()
+        )
 
     def _dispatching(self) -> Dispatch:
         """What a dispatched step does (`step_gate` says why it is a closure)."""

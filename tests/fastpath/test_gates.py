@@ -112,10 +112,11 @@ def closed(decoder: Any, output: Any = None) -> str | None:
 
 def asked(decoder: Any, output: Any = None) -> tuple[str | None, list[tuple[Any, ...]]]:
     """The gate's answer, and what it called."""
+    from bench_prep.fastpath.block_tables import Marks
     from bench_prep.fastpath.gates import step_gate
 
     calls: list[tuple[Any, ...]] = []
-    gate = step_gate(decoder.runner, lambda *facts: calls.append(facts))
+    gate = step_gate(decoder.runner, Marks(), lambda *facts: calls.append(facts))
     return gate(output or decoder._output), calls
 
 
@@ -143,6 +144,7 @@ def test_each_condition_on_the_scheduler_output(
 
 
 def test_each_condition_on_the_batch(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench_prep.fastpath.block_tables import Marks
     from bench_prep.fastpath.gates import step_gate
 
     batch, position = decoder.runner.input_batch, decoder.position
@@ -169,7 +171,7 @@ def test_each_condition_on_the_batch(decoder: Any, monkeypatch: pytest.MonkeyPat
     batch._req_ids.append("another")
     assert closed(decoder) == "several requests"
     batch._req_ids.pop()
-    gate = step_gate(decoder.runner, lambda *_: None)
+    gate = step_gate(decoder.runner, Marks(), lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(decoder.runner, "input_batch", object())
         assert gate(decoder._output) == "batch replaced"
