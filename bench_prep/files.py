@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,16 @@ def as_user_error(path: Path, instead: str = "choose another --output") -> Itera
                 f"free some space in {path.parent}, or {instead}",
             ) from None
         raise UsageError(f"{path} cannot be written: {error.strerror or error}", instead) from None
+
+
+@contextmanager
+def not_interrupted() -> Iterator[None]:
+    """A second, impatient Ctrl-C must not cost what was measured."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -5,10 +5,7 @@ The first stage that fails ends the run with its exit code.
 
 from __future__ import annotations
 
-import signal
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +20,7 @@ from bench_prep.errors import (
     EXIT_INTERRUPTED,
     UsageError,
 )
+from bench_prep.files import not_interrupted
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.report.rows import rows
@@ -74,7 +72,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         if not progress.rounds:
             raise
         interrupted = True
-    with _not_interrupted():
+    with not_interrupted():
         frame = rows(
             settings,
             progress.rounds,
@@ -101,13 +99,3 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
-
-
-@contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """A second, impatient Ctrl-C must not cost what was measured."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

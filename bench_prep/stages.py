@@ -31,6 +31,12 @@ class Stages:
             f"[green]{name:<8}[/green] {escape(text)}", highlight=False, soft_wrap=True
         )
 
+    def launched(self, package_dir: str) -> None:
+        """The timing process has imported vLLM from `package_dir`."""
+        self.passed(
+            "launch", f"fresh interpreter in an empty folder under /tmp; imports {package_dir}"
+        )
+
     @contextmanager
     def running(self, name: str) -> Iterator[Update]:
         """Yields a function that shows what a stage is doing: `update(text, stage=name)`.

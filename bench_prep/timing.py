@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.against import compare_worktrees
-from bench_prep.errors import BenchPrepError, as_raised
+from bench_prep.errors import as_raised
 from bench_prep.measure.method import Method
 from bench_prep.measure.records import Clock, Round
 from bench_prep.measure.state import Span
@@ -22,14 +21,13 @@ from bench_prep.measure.verdict import (
     effect_of,
     round_log_ratio,
 )
-from bench_prep.provenance.launch import run_isolated
+from bench_prep.provenance.launch import ended_early, run_isolated
 from bench_prep.provenance.verify import Verification
 from bench_prep.report.sections import STOPPED
 from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.target import child_environment
 
-_LOG_LINES = 12
 _NAMES_SHOWN = 6
 
 
@@ -76,11 +74,7 @@ def time_candidate(
     if progress.error is not None:
         raise as_raised(progress.error)
     if not progress.done:
-        raise BenchPrepError(
-            f"the timing process ended early, with {_ending(returned)}; its last lines:\n"
-            + "\n".join(_tail(log)),
-            f"the whole output is in {log}",
-        )
+        raise ended_early(returned, log)
     _timed(progress, stages)
 
 
@@ -107,11 +101,7 @@ def _watcher(
         nonlocal began
         match event["event"]:
             case "imported":
-                stages.passed(
-                    "launch",
-                    "fresh interpreter in an empty folder under /tmp; "
-                    f"imports {event['package_dir']}",
-                )
+                stages.launched(event["package_dir"])
                 update("bringing the runner into decode", "state")
             case "state":
                 progress.environment |= event["environment"]
@@ -236,15 +226,3 @@ def _state_line(settings: RunSettings, environment: dict[str, Any]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _ending(returned: int) -> str:
-    return signal.Signals(-returned).name if returned < 0 else f"exit code {returned}"
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [f"    {line[:200]}" for line in lines[-_LOG_LINES:]]

@@ -9,6 +9,7 @@ import os
 import re
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,23 @@ def run_isolated(
         for event in child.events():
             on_event(event)
         return child.wait()
+
+
+def ended_early(returned: int, log: Path) -> BenchPrepError:
+    """That a timing process returned before it was done, with the last lines of its log."""
+    ending = signal.Signals(-returned).name if returned < 0 else f"exit code {returned}"
+    return BenchPrepError(
+        f"the timing process ended early, with {ending}; its last lines:\n" + "\n".join(_tail(log)),
+        f"the whole output is in {log}",
+    )
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [f"    {line[:200]}" for line in lines[-12:]]
 
 
 class Child:

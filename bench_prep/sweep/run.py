@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +16,14 @@ from bench_prep.candidate_source import require_findable
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
-    BenchPrepError,
     UsageError,
     as_raised,
 )
-from bench_prep.files import as_user_error, check_replaceable, replace
+from bench_prep.files import as_user_error, check_replaceable, not_interrupted, replace
 from bench_prep.measure.records import Clock, Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
-from bench_prep.provenance.launch import run_isolated
+from bench_prep.provenance.launch import ended_early, run_isolated
 from bench_prep.settings import RunSettings
 from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages, Update
@@ -36,8 +32,6 @@ from bench_prep.sweep.figure import can_draw, require_matplotlib, svg
 from bench_prep.sweep.store import FILE, load, rows
 from bench_prep.sweep.view import is_inconclusive, view
 from bench_prep.target import child_environment, require_device
-
-_LOG_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ def _swept(work: Sweep, source: Source, output: Path, figure: Path | None, conso
     interrupted = False
     try:
         with stages.running("launch") as update:
-            run_isolated(
+            returned = run_isolated(
                 "bench_prep.sweep.worker",
                 {
                     "reference": work.reference.for_another_folder().model_dump(mode="json"),
@@ -142,12 +136,15 @@ def _swept(work: Sweep, source: Source, output: Path, figure: Path | None, conso
                 _watcher(told, stages, update),
                 log,
             )
-        _require_done(told, log)
+        if told.last.get("event") == "error":
+            raise as_raised(told.last)
+        if told.last.get("event") != "done":
+            raise ended_early(returned, log)
     except KeyboardInterrupt:
         if told.laps < 2:
             raise
         interrupted = True
-    with _not_interrupted():
+    with not_interrupted():
         told.stopped_by = "interrupted" if interrupted else told.stopped_by
         frame = rows(
             told.rounds,
@@ -218,11 +215,7 @@ def _watcher(told: _Told, stages: Stages, update: Update) -> Any:
         point = told.points.get((event.get("axis", ""), event.get("value", 0)))
         match event["event"]:
             case "imported":
-                stages.passed(
-                    "launch",
-                    "fresh interpreter in an empty folder under /tmp; "
-                    f"imports {event['package_dir']}",
-                )
+                stages.launched(event["package_dir"])
                 update("bringing the runner into decode", "state")
             case "state":
                 told.environment |= event["environment"]
@@ -276,26 +269,3 @@ def _passed(told: _Told, stages: Stages) -> None:
         "time", f"{told.laps} laps over {len(told.rounds)} points; {why}; {drawn} drawn steps "
         "identical",
     )  # fmt: skip
-
-
-def _require_done(told: _Told, log: Path) -> None:
-    event = told.last
-    if event.get("event") == "error":
-        raise as_raised(event)
-    if event.get("event") != "done":
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-        raise BenchPrepError(
-            "the timing process ended early; its last lines:\n"
-            + "\n".join(f"    {line[:200]}" for line in lines),
-            f"the whole output is in {log}",
-        )
-
-
-@contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """A second, impatient Ctrl-C must not cost what was measured."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,44 @@
+"""What a report shows, as text."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from bench_prep.report.overview import report_sections, run_report
+
+PUBLISHED = (
+    "baseline_before_ms,candidate_ms,baseline_after_ms,tpot_ms\n0.259076,0.101048,0.258436,45\n"
+)
+
+
+def printed(renderable, width: int = 80) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(renderable)
+    return file.getvalue()
+
+
+def report(paths: list[Path], markdown: bool = False, **options: float) -> str:
+    file = io.StringIO()
+    run_report(paths, markdown, Console(file=file, width=80), **options)
+    return file.getvalue()
+
+
+def words(text: str) -> str:
+    """The text without line breaks, to look for sentences."""
+    return " ".join(text.split())
+
+
+def runs(make_frame) -> list[pd.DataFrame]:
+    return [
+        make_frame("c", position=24576, started="2025-01-03T00:00:00Z"),
+        make_frame("b", position=512, block_sizes="128,16"),
+        make_frame("a", position=512, block_sizes="16,16"),
+    ]
+
+
+def section(frames, title: str):
+    return next(s for s in report_sections(frames) if s.title.startswith(title))
