@@ -65,15 +65,24 @@ class Poison:
         puts on another stream without waiting for this one sees neither.
         """
         token = decoder.last_token
+        # All of it before the stream is held: a number that is still on the host would wait for it.
+        garbage = {
+            dtype: torch.full((), value, dtype=dtype, device=token.device)
+            for dtype, value in _GARBAGE.items()
+        }
+        poisoned = [
+            (tensor, self._where[path])
+            for path, tensor in _outputs(decoder.runner)
+            if path in self._where
+        ]
         if token.device.type != "cpu":
             sampled = token.clone()
-            token.fill_(_GARBAGE[token.dtype])
+            token.copy_(garbage[token.dtype])
             decoder.synchronize()
             torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
             token.copy_(sampled)
-        for path, tensor in _outputs(decoder.runner):
-            if path in self._where:
-                tensor[self._where[path]] = _GARBAGE[tensor.dtype]
+        for tensor, where in poisoned:
+            tensor.index_put_(where, garbage[tensor.dtype])
 
     def read(self, decoder: Decoder) -> dict[str, torch.Tensor]:
         """The outputs as whatever is next on the current stream finds them; does not wait."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench_prep.settings import RunSettings
@@ -9,10 +11,8 @@ from bench_prep.settings import RunSettings
 pytestmark = pytest.mark.vllm
 
 
-@pytest.mark.parametrize("mrope", [False, True])
-def test_what_changes_in_every_step_is_poisoned(mrope: bool) -> None:
-    from bench_prep.decode.equality import compare
-    from bench_prep.decode.poison import Poison
+def make_arms(mrope: bool) -> list[Any]:
+    """Two real runners in decode, both with vLLM's own preparation."""
     from bench_prep.decode.runner import make_runners
     from bench_prep.decode.steps import Decoder, Workload
 
@@ -24,6 +24,15 @@ def test_what_changes_in_every_step_is_poisoned(mrope: bool) -> None:
         work = Workload.make(settings, runner.inputs_embeds_size, runner.dtype)
         arms.append(Decoder(runner, work, runner._prepare_inputs))
         arms[-1].reserve_tokens(20)
+    return arms
+
+
+@pytest.mark.parametrize("mrope", [False, True])
+def test_what_changes_in_every_step_is_poisoned(mrope: bool) -> None:
+    from bench_prep.decode.equality import compare
+    from bench_prep.decode.poison import Poison
+
+    arms = make_arms(mrope)
     poison = Poison.find(*arms)
     slots = [f"input_batch.block_table.block_tables[{group}].slot_mapping.gpu" for group in (0, 1)]
     expected = [*slots, "input_ids.gpu", "num_computed_tokens", "positions", "seq_lens"]
@@ -36,3 +45,21 @@ def test_what_changes_in_every_step_is_poisoned(mrope: bool) -> None:
         arm.call()
         assert all((values >= 0).all() for values in poison.read(arm).values())
     compare(*arms, "over poisoned outputs")
+
+
+@pytest.mark.gpu
+def test_the_stream_is_held_until_the_call() -> None:
+    """Else the outputs are poisoned before a candidate on another stream can write them."""
+    import torch
+
+    from bench_prep.decode.poison import Poison
+
+    arms = make_arms(mrope=False)
+    poison = Poison.find(*arms)
+    for arm in arms:
+        arm.before()
+        poison.apply(arm)
+        assert not torch.cuda.current_stream().query()
+        arm.call()
+        assert all((values >= 0).all() for values in poison.read(arm).values())
+        arm.book()
