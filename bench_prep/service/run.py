@@ -52,7 +52,7 @@ from bench_prep.service.prompts import (
     tiers_of,
 )
 from bench_prep.service.store import FILE, requests_path, requests_text, rows
-from bench_prep.service.used import since, tuned_in, unused_reason, usage_of
+from bench_prep.service.used import since, tuned_in, unused_reason, usage_of, used_text
 from bench_prep.service.view import tier_view
 from bench_prep.serving.logs import read_logs
 from bench_prep.serving.usage import Usage, usage_in
@@ -198,9 +198,7 @@ class Comparison:
         else:
             steps = _steps(self.run.arms["candidate"]) + (before.decode_steps if before else 0)
             usage = self.run.usage["candidate"] = since(before, usage_of(service.log, steps))
-            unused = unused_reason(usage)
-            used = f"{usage.dispatched} of {usage.decode_steps} decode steps" if usage else ""
-            self.stages.passed("fastpath", f"not used: {unused}" if unused else f"used: {used}")
+            self.stages.passed("fastpath", used_text(usage))
         self._store({}, partial=False)
         return 0
 

@@ -34,6 +34,7 @@ def since(before: Usage | None, after: Usage | None) -> Usage | None:
         after,
         decode_steps=after.decode_steps - before.decode_steps,
         dispatched=after.dispatched - before.dispatched,
+        checked=after.checked - before.checked,
         fallbacks=after.fallbacks - before.fallbacks,
     )
 
@@ -51,6 +52,17 @@ def unused_reason(usage: Usage | None) -> str:
         most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
         return f"no decode step was dispatched: {most or 'none was counted'}"
     return ""
+
+
+def used_text(usage: Usage | None) -> str:
+    """Whether it was used, how much, and what made the times longer than they need be."""
+    unused = unused_reason(usage)
+    if usage is None or unused:
+        return f"not used: {unused}"
+    text = f"used: {usage.dispatched} of {usage.decode_steps} decode steps"
+    if usage.checked:
+        text += f"; {usage.checked} were prepared twice by the self-check, whose time is in TPOT"
+    return text
 
 
 def tuned_in(log: Path) -> int:
