@@ -27,6 +27,7 @@ from bench_prep.report.rows import rows
 from bench_prep.report.sections import verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
+from bench_prep.served_source import require_served
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
 from bench_prep.source import Source, prove_source, prove_worktrees
 from bench_prep.stages import Stages
@@ -48,6 +49,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if source.against is None:
         require_findable(settings.candidate)
+        require_served(source.worktree, settings)
         verified, provenance = prove_source(source, settings.device, stages)
         time = partial(time_candidate, settings, verified)
     else:

@@ -44,7 +44,7 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
         {
             *{"arms", "bringup", "candidate", "candidate_source", "decode", "errors", "files"},
             *{"guard", "measure", "provenance", "report", "settings", "source", "stages"},
-            *{"target"},
+            *{"served_source", "target"},
         },
         set(),
     ),

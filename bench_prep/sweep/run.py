@@ -24,6 +24,7 @@ from bench_prep.measure.records import Clock, Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.launch import ended_early, run_isolated
+from bench_prep.served_source import require_served
 from bench_prep.settings import RunSettings
 from bench_prep.source import Source, prove_source
 from bench_prep.stages import Stages, Update
@@ -105,6 +106,7 @@ def sweep(work: Sweep, source: Source, output: Path, figure: Path | None, consol
             raise UsageError(f"{output} would be the figure, too", "give --figure another name")
     require_device(work.reference.device)
     require_findable(work.reference.candidate)
+    require_served(source.worktree, work.reference)
     with cache_in_use():
         return _swept(work, source, output, figure, console, command)
 
