@@ -70,6 +70,9 @@ class TrackedTable:
     def mark(self) -> None:
         """Something else wrote a row 0: the next commit copies."""
         self.dirty = self._marks.stale = True
+        below = getattr(self._commit, "__self__", None)
+        if isinstance(below, TrackedTable):  # which the commit passes through
+            below.mark()
 
     def _marking(self, method: Callable[..., None]) -> Callable[..., None]:
         def marked(*args: Any, **kwargs: Any) -> None:

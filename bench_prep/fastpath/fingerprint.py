@@ -209,7 +209,13 @@ def _function(member: Any) -> Any:
 
 
 def _trusted(function: Any) -> bool:
-    return str(function.__globals__["__name__"]).partition(".")[0] in _TRUSTED
+    return _program(function) in _TRUSTED
+
+
+def _program(value: Any) -> str:
+    """The program that a function or a module is of."""
+    names = vars(value) if isinstance(value, types.ModuleType) else value.__globals__
+    return str(names["__name__"]).partition(".")[0]
 
 
 def _function_source(value: Any) -> str:
@@ -234,12 +240,36 @@ def _function_source(value: Any) -> str:
 
 
 def _class_source(value: type) -> str:
-    lines = inspect.findsource(importlib.import_module(value.__module__))[0]
+    """The source text of a class that is defined once and has all its functions in that text."""
+    module = importlib.import_module(value.__module__)
+    lines = inspect.findsource(module)[0]
     begins = re.compile(rf"class {value.__name__}\b")
-    first = next(index for index, line in enumerate(lines) if begins.match(line))
+    found = [index for index, line in enumerate(lines) if begins.match(line)]
+    if len(found) != 1:
+        return f"defined {len(found)} times"
+    first = found[0]
     while first and lines[first - 1].startswith("@"):
         first -= 1
-    return block_text(lines, first)
+    text = block_text(lines, first)
+    inside = range(first + 1, first + 1 + text.count("\n"))
+    elsewhere = [
+        name
+        for name, member in vars(value).items()
+        for item in _with_wrapped(_function(member))
+        if not _stands_in(item, module, inside)
+    ]
+    return f"replaced: {elsewhere}" if elsewhere else text
+
+
+def _stands_in(function: Any, module: Any, lines: range) -> bool:
+    """Whether a function of a class is in these lines of its module, or not one of vLLM's.
+
+    Others are decorators', or made by `dataclass`.
+    """
+    code = function.__code__
+    if _program(function) != _program(module) or code.co_filename.startswith("<"):
+        return True
+    return function.__globals__ is vars(module) and code.co_firstlineno in lines
 
 
 def block_text(lines: list[str], first: int) -> str:

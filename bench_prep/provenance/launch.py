@@ -65,7 +65,10 @@ def run_isolated(
 
 def ended_early(returned: int, log: Path) -> BenchPrepError:
     """That a timing process returned before it was done, with the last lines of its log."""
-    ending = signal.Signals(-returned).name if returned < 0 else f"exit code {returned}"
+    named = {one.value: one.name for one in signal.Signals}
+    ending = f"exit code {returned}"
+    if returned < 0:
+        ending = named.get(-returned, f"signal {-returned}")
     return BenchPrepError(
         f"the timing process ended early, with {ending}; its last lines:\n" + "\n".join(_tail(log)),
         f"the whole output is in {log}",

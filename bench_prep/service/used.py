@@ -28,8 +28,8 @@ def usage_of(log: Path, steps: int) -> Usage | None:
 
 def since(before: Usage | None, after: Usage | None) -> Usage | None:
     """What was counted between two looks at the log of a service."""
-    if before is None or after is None:
-        return after
+    if before is None or after is None or after.decode_steps < before.decode_steps:
+        return after  # the last: the log was begun anew
     return replace(
         after,
         decode_steps=after.decode_steps - before.decode_steps,
@@ -61,7 +61,7 @@ def used_text(usage: Usage | None) -> str:
         return f"not used: {unused}"
     text = f"used: {usage.dispatched} of {usage.decode_steps} decode steps"
     if usage.checked:
-        text += f"; {usage.checked} were prepared twice by the self-check, whose time is in TPOT"
+        text += f"; {usage.checked} prepared twice by the self-check, whose time is in TPOT"
     return text
 
 

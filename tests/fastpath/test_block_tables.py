@@ -158,6 +158,19 @@ def test_what_is_marked_from_outside_is_copied() -> None:
     assert int(one.block_table.gpu[0, 0]) == 1
 
 
+def test_a_mark_reaches_the_tracker_through_which_the_commit_goes() -> None:
+    one = table()
+    inner = block_tables.TrackedTable(one, block_tables.Marks())
+    outer = block_tables.TrackedTable(one, block_tables.Marks())
+    one.add_row([1], 0)
+    one.commit_block_table(1)
+    assert not inner.dirty and not outer.dirty
+    one.block_table.gpu.fill_(-1)
+    outer.mark()
+    outer.commit(1)
+    assert int(one.block_table.gpu[0, 0]) == 1
+
+
 def test_detached_it_robs_no_other_tracker() -> None:
     one = table()
     inner = block_tables.TrackedTable(one, block_tables.Marks())

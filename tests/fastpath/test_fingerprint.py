@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +132,47 @@ def test_a_method_replaced_in_a_class_is_seen(fresh: None, monkeypatch: pytest.M
             assert known_source(cls, platform) is None
     module._texts.cache_clear()
     assert known_source(cls, platform) is not None
+
+
+@pytest.mark.vllm
+def test_a_method_of_vllm_from_elsewhere_is_seen(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of the class's own module, behind the class, whose text is the known one."""
+    from vllm.v1 import utils
+    from vllm.v1.worker import gpu_input_batch
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    cls, platform = _runner_class()
+    assert known_source(cls, platform) is not None
+    behind = next(
+        value
+        for value in vars(gpu_input_batch.CachedRequestState).values()
+        if inspect.isfunction(value) and value.__code__.co_filename == gpu_input_batch.__file__
+    )
+    for owner, name, other in (
+        (InputBatch, "condense", behind),
+        (InputBatch, "condense", utils.copy_slice),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, other)
+            module.look_again()
+            assert known_source(cls, platform) is None, (owner, other)
+    module.look_again()
+    assert known_source(cls, platform) is not None
+
+
+def test_a_class_that_is_defined_again_is_seen(tmp_path: Path, monkeypatch: Any) -> None:
+    text = "class Own:\n    def method(self) -> None: ...\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, more, expected in (
+        ("once", "", text),
+        ("twice", "\n_Own = Own\nclass Own(_Own):\n    pass\n", "defined 2 times"),
+        ("patched", "\ndef other(self) -> None: ...\nOwn.method = other\n", "replaced: ['method']"),
+    ):
+        (tmp_path / f"fingerprint_{name}.py").write_text(text + more)
+        own = importlib.import_module(f"fingerprint_{name}").Own
+        assert module._class_source(own) == expected
 
 
 @pytest.mark.vllm

@@ -15,10 +15,10 @@ def usage(decode_steps: int, dispatched: int, checked: int = 0) -> Usage:
 def test_only_what_was_counted_meanwhile() -> None:
     found = since(usage(100, 90, 9), usage(150, 140, 14))
     assert used_text(found) == (
-        "used: 50 of 50 decode steps; 5 were prepared twice by the self-check, whose time is in "
-        "TPOT"
+        "used: 50 of 50 decode steps; 5 prepared twice by the self-check, whose time is in TPOT"
     )
     assert used_text(since(None, usage(7, 6))) == "used: 6 of 7 decode steps"
+    assert used_text(since(usage(100, 90), usage(7, 6))) == "used: 6 of 7 decode steps"
     # The self-check was on before, in a process that has ended.
     assert used_text(since(usage(100, 90, 9), usage(101, 91, 9))) == "used: 1 of 1 decode steps"
 
