@@ -1,9 +1,13 @@
-"""Two worktrees against each other: baseline process / candidate process / baseline process.
+"""Two worktrees against each other: baseline process / candidate process / baseline process again.
 
 Each arm is the method that vLLM itself calls, `GPUModelRunner._prepare_inputs`, in a process of
-its own with its worktree's vLLM, so that a change anywhere in it counts. The states that the two
-reach are compared across the processes, buffer by buffer, after every step of the proof and after
-every timed block.
+its own with its worktree's vLLM, so that a change anywhere in it counts. The states that baseline
+and candidate reach are compared across the processes, buffer by buffer, after every step of the
+proof and after every timed block.
+
+Before and after are two processes of the baseline: how much they differ is how much two processes
+of the same code do, and a verdict must be about more (`measure.comparison`). Each slice follows one
+of another process then, and each process has a third of them.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ from bench_prep.target import child_environment
 _OF_CONTAINER = r"(\.(keys|len|sorted|only_empty_lists|get_state)\(\))+(\[\d+\])?"
 _CONTAINER = re.compile(f"{_OF_CONTAINER}$")
 _ATTRIBUTE = re.compile(rf"(^|\.)\w+({_OF_CONTAINER})?$")
-#: What stands for the candidate in the results of a comparison of worktrees.
-CANDIDATE = "worktree:GPUModelRunner._prepare_inputs"
+#: Least untimed steps of a slice: so many take longer after another process had the processor.
+SWITCHED = 50
 
 
 class _Process:
@@ -72,7 +76,7 @@ def compare_worktrees(
     settings: RunSettings,
     baseline: Verification,
     candidate: Verification,
-    logs: tuple[Path, Path],
+    logs: tuple[Path, Path, Path],
     on_event: Callable[[dict[str, Any]], None],
 ) -> None:
     """Prove the two equal and time them; the events are those of one timing process.
@@ -81,7 +85,7 @@ def compare_worktrees(
 
     Raises:
         OutputsDiffer: naming buffer, index, expected (the baseline's) and found.
-        BenchPrepError: whatever else stops one of the two processes.
+        BenchPrepError: whatever else stops one of the three processes.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(temporary_folder())
@@ -98,8 +102,10 @@ def compare_worktrees(
             )
             return _Process(name, child, log)
 
-        one, other = start("baseline", baseline, logs[0]), start("candidate", candidate, logs[1])
-        _Comparison(settings, one, other, scratch, on_event).run()
+        one = start("baseline", baseline, logs[0])
+        other = start("candidate", candidate, logs[1])
+        again = start("second baseline", baseline, logs[2])
+        _Comparison(settings, one, other, again, scratch, on_event).run()
 
 
 class _Comparison:
@@ -108,12 +114,14 @@ class _Comparison:
         settings: RunSettings,
         baseline: _Process,
         candidate: _Process,
+        again: _Process,
         scratch: Path,
         on_event: Callable[[dict[str, Any]], None],
     ) -> None:
         self._settings = settings
         self._baseline = baseline
         self._candidate = candidate
+        self._again = again
         self._scratch = scratch
         self._on_event = on_event
         self._new: set[str] = set()
@@ -124,7 +132,8 @@ class _Comparison:
     def run(self) -> None:
         for process in self._both():
             self._on_event(process.receive())  # imported
-        states = [process.receive() for process in self._both()]
+        self._again.receive()
+        states = [process.receive() for process in (*self._both(), self._again)]
         last = states[1]["last_position"]
         self._on_cpu = states[1]["environment"]["platform"] == "cpu"
         self._on_event(states[1])
@@ -133,6 +142,7 @@ class _Comparison:
         with repeatable(self._seed):
             self._time()
         self._ask_both("check")
+        self._again.ask("check")
         self._on_event({"event": "done"})
 
     def _both(self) -> tuple[_Process, _Process]:
@@ -182,8 +192,14 @@ class _Comparison:
         checked: list[dict[str, Any]] = []
         moved = MovedWork()
 
+        processes: dict[Arm, _Process] = {
+            "baseline_before": self._baseline,
+            "candidate": self._candidate,
+            "baseline_after": self._again,
+        }
+
         def take(arm: Arm, warmup: int, iters: int) -> Samples:
-            process = self._candidate if arm == "candidate" else self._baseline
+            process, warmup = processes[arm], max(warmup, SWITCHED)
             drawn = draws.slice(arm, warmup + iters, passes)
             found = process.ask("slice", warmup=warmup, iters=iters, seed=drawn.seed, due=drawn.due)
             if arm == "baseline_before":

@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.against import CANDIDATE
 from bench_prep.candidate_source import require_findable
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
@@ -28,7 +27,7 @@ from bench_prep.report.sections import verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
 from bench_prep.served_source import require_served
-from bench_prep.settings import OUR_CANDIDATE, RunSettings
+from bench_prep.settings import OF_WORKTREE, OUR_CANDIDATE, RunSettings
 from bench_prep.source import Source, prove_source, prove_worktrees
 from bench_prep.stages import Stages
 from bench_prep.target import require_device
@@ -58,7 +57,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
                 "--candidate and --against exclude each other",
                 "with --against the candidate is the worktree's own preparation",
             )
-        settings = settings.model_copy(update={"candidate": CANDIDATE})
+        settings = settings.model_copy(update={"candidate": OF_WORKTREE})
         baseline, candidate, provenance = prove_worktrees(source, settings.device, stages)
         time = partial(time_worktrees, settings, baseline, candidate)
     provenance |= {

@@ -159,13 +159,17 @@ def time_worktrees(
     progress: Progress,
     stages: Stages,
 ) -> None:
-    """The same stages for two worktrees, each in a process of its own."""
+    """The same stages for two worktrees, in processes of their own."""
     with stages.running("launch") as update:
         compare_worktrees(
             settings,
             baseline,
             candidate,
-            (log.with_stem(f"{log.stem}-baseline"), log.with_stem(f"{log.stem}-candidate")),
+            (
+                log.with_stem(f"{log.stem}-baseline"),
+                log.with_stem(f"{log.stem}-candidate"),
+                log.with_stem(f"{log.stem}-baseline-again"),
+            ),
             _watcher(settings, progress, stages, update),
         )
     _timed(progress, stages)

@@ -21,7 +21,7 @@ class Gone:
 
 def comparison(events: list[dict[str, Any]]) -> _Comparison:
     gone: Any = Gone()
-    return _Comparison(RunSettings(), gone, gone, Path(), events.append)
+    return _Comparison(RunSettings(), gone, gone, gone, Path(), events.append)
 
 
 def state(

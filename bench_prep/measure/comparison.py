@@ -30,6 +30,7 @@ from bench_prep.measure.verdict import (
     effect_of,
     log_ratio,
     round_log_ratio,
+    starts_differ,
     verdict,
 )
 from bench_prep.measure.watch import Watch
@@ -98,8 +99,12 @@ class Calls:
     def after(self) -> None: ...
 
 
-def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = True) -> Judgement:
+def judge(
+    rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = True, *, apart: bool = False
+) -> Judgement:
     """The verdict on one clock, over those rounds that count.
+
+    `apart`: before and after are of two processes (`verdict.starts_differ`).
 
     Where most rounds were left out there is no interval, and so no verdict: what disturbs most
     rounds may be what an arm itself does. A verdict is withheld where what the medians leave out
@@ -118,6 +123,11 @@ def judge(rounds: Sequence[Round], clock: Clock, margin: float, equal: bool = Tr
         effect = replace(effect, low=None, high=None)
     said = verdict(effect, margin, equal)
     withheld = _withheld(said, effect, counted, clock, margin)
+    if apart and not withheld and said in ("faster", "slower", "same"):
+        times = [block_medians_ms(one, clock) for one in counted]
+        differ = starts_differ(times, said, margin)
+        if differ is not None:
+            withheld = f"two processes of the baseline differ by {100 * differ:.2f} %"
     return Judgement("inconclusive" if withheld else said, effect, figures, withheld)
 
 

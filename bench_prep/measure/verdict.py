@@ -152,6 +152,24 @@ def verdict(effect: Effect, margin: float, equal: bool = True) -> Verdict:
     return "slower" if effect.low > 0 and effect.value >= margin else "inconclusive"
 
 
+def starts_differ(times: Sequence[tuple[float, ...]], said: Verdict, margin: float) -> float | None:
+    """By what fraction two starts of the baseline differ, if by too much for what is said.
+
+    `times` are before, candidate and after of each round, where before and after are of two
+    processes; no interval over their rounds knows by how much processes of the same code differ.
+    `faster` and `slower` need a candidate that is further from the nearer one than they are from
+    each other, `same` two that differ by the margin at most.
+    """
+    logs = np.log(np.array(times))
+    drift = abs(float(np.median(logs[:, 2] - logs[:, 0])))
+    if said == "same":
+        doubtful = drift > math.log1p(margin)
+    else:
+        before, after = (float(np.median(logs[:, 1] - logs[:, arm])) for arm in (0, 2))
+        doubtful = (min(-before, -after) if said == "faster" else min(before, after)) <= drift
+    return math.expm1(drift) if doubtful else None
+
+
 def clocks_of(rounds: Sequence[Round]) -> list[Clock]:
     """The clocks that all blocks have, in their order.
 

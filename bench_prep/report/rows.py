@@ -23,7 +23,7 @@ from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import Effect, clocks_of
 from bench_prep.report.machine import machine_cells
 from bench_prep.report.schema import VERSION, environment_record, frame_of
-from bench_prep.settings import RunSettings
+from bench_prep.settings import OF_WORKTREE, RunSettings
 
 #: Decimals of every number in the table: 1e-9 ms is a millionth of what the clocks resolve.
 DECIMALS = 9
@@ -152,7 +152,8 @@ def rows(
     common |= machine_cells(rounds, spans)
     records = []
     for clock in clocks:
-        judged = judge(rounds, clock, settings.margin / 100, equal)
+        apart = settings.candidate == OF_WORKTREE
+        judged = judge(rounds, clock, settings.margin / 100, equal, apart=apart)
         record = common | {"clock": clock, "verdict": judged.verdict}
         record["withheld"] = judged.withheld
         record["clock_cost_ns"] = (clock_cost or {}).get(clock)

@@ -20,6 +20,7 @@ from bench_prep.measure.verdict import (
     Verdict,
     effect_of,
     log_ratio,
+    starts_differ,
     verdict,
     walsh_interval,
 )
@@ -150,9 +151,11 @@ def judge(
         over_rounds([compare(*(1000 * one for one in times)) for times in rounds]),
         *saved,
     )
-    refused = list(reasons) if said == "faster" else []
+    if said == "different":
+        return found
+    refused = [*(reasons if said == "faster" else ()), *always]
     if said in ("faster", "slower", "same"):
-        refused += [*always, *_doubt(rounds, said, margin)]
+        refused += _doubt(rounds, said, margin)
     if not refused:
         return found
     return replace(found, verdict="inconclusive", refused="; ".join(refused))
@@ -160,15 +163,8 @@ def judge(
 
 def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) -> list[str]:
     """Whether two starts of the same server differ as much as what is said."""
-    logs = np.log(np.array(rounds))
-    before, after = (float(np.median(logs[:, 1] - logs[:, arm])) for arm in (0, 2))
-    drift = abs(float(np.median(logs[:, 2] - logs[:, 0])))
-    if said == "same":
-        doubtful = drift > math.log1p(margin)
-    else:
-        nearer = min(-before, -after) if said == "faster" else min(before, after)
-        doubtful = nearer <= drift
-    return [f"{SERVERS_DIFFER} {100 * math.expm1(drift):.1f} %"] if doubtful else []
+    differ = starts_differ(rounds, said, margin)
+    return [] if differ is None else [f"{SERVERS_DIFFER} {100 * differ:.1f} %"]
 
 
 def together(answers: Sequence[Answer]) -> float:

@@ -50,7 +50,9 @@ def unused_reason(usage: Usage | None) -> str:
         return f"it was given up: {closed[0]}"
     if not usage.dispatched:
         most = ", ".join(name for name, _ in usage.fallbacks.most_common(1))
-        return f"no decode step was dispatched: {most or 'none was counted'}"
+        return "no decode step was dispatched: " + (
+            most or "none was counted meanwhile (is it the log of this service?)"
+        )
     return ""
 
 

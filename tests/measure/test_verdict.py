@@ -202,3 +202,28 @@ def test_what_the_medians_leave_out_may_contradict(one: Round, says: str, becaus
     judged = judge([one] * 12, "host", 0.01)
     assert judged.verdict == says
     assert judged.withheld.startswith(because) and bool(judged.withheld) == bool(because)
+
+
+@pytest.mark.parametrize(
+    ("times", "together", "apart"),
+    [
+        ((1000, 1020, 1000), "slower", "slower"),
+        ((1000, 980, 1000), "faster", "faster"),
+        ((1000, 1000, 1000), "same", "same"),
+        # Two processes of the baseline differ by as much as the candidate from the nearer one.
+        ((1000, 1030, 1010), "slower", "slower"),
+        ((1000, 1025, 1015), "slower", "inconclusive"),
+        ((1020, 985, 1000), "faster", "inconclusive"),
+        ((1000, 1008, 1016), "same", "inconclusive"),
+    ],
+)
+def test_two_processes_of_the_baseline_differ_by_less_than_a_verdict(
+    times: tuple[int, int, int], together: str, apart: str
+) -> None:
+    blocks = (Block(arm, {"host": [time * 1000]}) for arm, time in zip(ARMS, times, strict=True))
+    before, candidate, after = blocks
+    rounds = [Round((before, candidate, after))] * 12
+    assert judge(rounds, "host", 0.01).verdict == together
+    judged = judge(rounds, "host", 0.01, apart=True)
+    assert judged.verdict == apart
+    assert judged.withheld.startswith("two processes" if apart != together else "")

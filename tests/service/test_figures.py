@@ -181,6 +181,19 @@ def test_tokens_that_come_together_with_the_first_are_not_counted() -> None:
     assert result.late["itl"].startswith("25 % of a server's tokens came together")
 
 
+def test_why_a_stream_shows_nothing_is_said_with_few_requests_too() -> None:
+    found = {
+        arm: replace(answers, timed=answers.timed[:3]) for arm, answers in arms(1, 0.8, 1).items()
+    }
+    bunched = tuple(
+        replace(one, itl=(one.tpot * 5,) * 4, chunks=(1, 5, 5, 5, 5))
+        for one in found["candidate"].timed
+    )
+    found["candidate"] = replace(found["candidate"], timed=bunched)
+    judged = judge_tier(found, 0.01, Limits(), "").metrics["itl"]
+    assert judged.verdict == "inconclusive" and "came together" in judged.refused
+
+
 def test_tokens_that_come_together_later_are_no_matter_for_tpot() -> None:
     result = late(lambda one: replace(one, itl=(one.tpot * 5,) * 4, chunks=(1, 5, 5, 5, 5)))
     assert set(result.late) == {"itl"} and result.metrics["itl"].verdict == "inconclusive"

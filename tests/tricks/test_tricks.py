@@ -117,7 +117,7 @@ def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
 
     one, other = (Process(one) for one in (baseline, runner))
     with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
-        comparison = _Comparison(settings, one, other, Path(scratch), events.append)  # type: ignore[arg-type]
+        comparison = _Comparison(settings, one, other, one, Path(scratch), events.append)  # type: ignore[arg-type]
         comparison._prove_equal(one.arm.last_position)
         comparison._time()
 
