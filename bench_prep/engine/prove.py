@@ -23,7 +23,7 @@ from bench_prep.engine.run import EngineRun, run_engine
 from bench_prep.engine.shapes import write_model
 from bench_prep.engine.tokenizer import write_tokenizer
 from bench_prep.errors import Inconclusive, Missing, OutputsDiffer, UsageError
-from bench_prep.fastpath.fingerprint import KNOWN_FILE
+from bench_prep.fastpath.fingerprint import KNOWN_FILE, known
 from bench_prep.files import check_replaceable, write_json
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
@@ -91,6 +91,12 @@ def run_prove_model(
             **provenance,
         }
         proof = prove_model(folder, device, stages)
+    listed = set(proof.architectures) <= set(known()["architectures"])
+    stages.passed(
+        "proven",
+        f"{', '.join(proof.architectures)}; "
+        + ("listed" if listed else "not listed yet" + (": give --add" if not add else "")),
+    )
     if output is not None:
         write_proof(proof, about, output)
         stages.passed("written", str(output))
@@ -133,7 +139,13 @@ def prove_model(folder: Path, device: str, stages: Stages) -> Proof:
     stages.passed("equal", f"{proof.tokens} tokens of {phases} phases and their log-probabilities")
     stages.passed("varied", f"{proof.distinct} distinct tokens of 200")
     for fault in proof.wrong_slots:
-        stages.passed("control", f"a wrong slot at {fault['position']} changes {fault['changes']}")
+        other = fault["token_changed"]
+        tokens = "no token" if other is None else f"tokens from the {other}th on"
+        stages.passed(
+            "control",
+            f"a wrong slot of KV group {fault['group']}, position {fault['position']}, changes "
+            f"log-probabilities and {tokens}",
+        )
     return proof
 
 
