@@ -30,6 +30,7 @@ def require_served(worktree: Path | None, settings: RunSettings) -> None:
 
     Nothing is asked without a worktree, or for another candidate. Nothing is said of a source that
     cannot be told from the text of one file: decorated, assigned, or inherited from elsewhere.
+    Without a preparation there nothing is said at all.
 
     Raises:
         Missing: one is unknown.
@@ -42,6 +43,8 @@ def require_served(worktree: Path | None, settings: RunSettings) -> None:
         return
     platform = "cpu" if is_cpu(settings.device) else "cuda"
     parts = short_hashes(source_texts(worktree.expanduser(), platform))
+    if "_prepare_inputs" not in parts:
+        return  # hardly a vLLM, and the build says so
     differing = {
         entry["vllm"]: [name for name in parts if entry["parts"].get(name) != parts[name]]
         for entry in known()["sources"].values()
