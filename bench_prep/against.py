@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,8 @@ class _Comparison:
         self._on_event({"event": "stopped", "by": timing.stopped_by})
 
     def _machine(self) -> MachineState:
-        answers = self._ask_both("machine")
-        return together(*(MachineState.from_json(answer["state"]) for answer in answers))
+        answers = (*self._ask_both("machine"), self._again.ask("machine"))
+        return reduce(together, (MachineState.from_json(one["state"]) for one in answers))
 
     def _compare(
         self,

@@ -112,7 +112,7 @@ def state_reader(device: Any) -> Callable[[], MachineState]:
 
 
 def together(one: MachineState, other: MachineState) -> MachineState:
-    """Two processes that time in turn, seen as one: what they used and what slows them, added."""
+    """Processes that time in turn, seen as one: what they used and what slows them, added."""
 
     def total(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a + b
