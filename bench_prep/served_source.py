@@ -20,7 +20,6 @@ RUNNERS = {
     "cuda": "vllm.v1.worker.gpu_model_runner:GPUModelRunner",
 }
 _PARENT = RUNNERS["cuda"].partition(":")[2]
-_SHOWN = 3
 
 _Node = ast.Module | ast.ClassDef | ast.FunctionDef
 
@@ -38,26 +37,18 @@ def require_served(worktree: Path | None, settings: RunSettings) -> None:
     if worktree is None or settings.candidate != OUR_CANDIDATE:
         return
     try:
-        from bench_prep.fastpath.fingerprint import known, short_hashes
+        from bench_prep.fastpath.fingerprint import short_hashes, what_differs
     except ImportError:  # no torch yet, for which the build asks
         return
     platform = "cpu" if is_cpu(settings.device) else "cuda"
     parts = short_hashes(source_texts(worktree.expanduser(), platform))
     if "_prepare_inputs" not in parts:
         return  # hardly a vLLM, and the build says so
-    differing = {
-        entry["vllm"]: [name for name in parts if entry["parts"].get(name) != parts[name]]
-        for entry in known()["sources"].values()
-        if entry["platform"] == platform
-    }
-    if not differing or not all(differing.values()):
+    differing = what_differs(parts, platform)
+    if not differing:
         return
-    nearest = min(differing, key=lambda version: len(differing[version]))
-    names = [name.replace(":", ".").rpartition(".")[2] for name in differing[nearest]]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     raise Missing(
-        f"the fast path does not serve this worktree, whose {', '.join(names[:_SHOWN])}{more} "
-        f"{'is' if len(names) == 1 else 'are'} not vLLM {nearest}'s (for {platform})",
+        f"the fast path does not serve this worktree: {differing} (for {platform})",
         "compare it with another worktree by --against, or time another --candidate",
     )
 

@@ -63,7 +63,7 @@ def test_a_known_source_is_served(tmp_path: Path) -> None:
 
 def test_an_edited_method_is_refused(tmp_path: Path) -> None:
     edit(copied(tmp_path) / RUNNER, "num_reqs = self.input_batch.num_reqs\n", "num_reqs = 1\n")
-    with pytest.raises(Missing, match=r"whose .*_prepare_inputs.* not vLLM \d") as caught:
+    with pytest.raises(Missing, match=r"worktree: .*_prepare_inputs.* not vLLM \d") as caught:
         require_served(tmp_path, RunSettings())
     assert "--against" in caught.value.remedy
     require_served(tmp_path, RunSettings(candidate="mine.py:attach"))

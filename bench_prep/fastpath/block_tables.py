@@ -46,13 +46,16 @@ class Marks:
 class TrackedTable:
     """Tracks one vLLM `BlockTable` by wrapping the methods of that instance."""
 
-    __slots__ = ("_commit", "_marks", "_put_back", "dirty", "table")
+    __slots__ = ("_below", "_commit", "_marks", "_put_back", "dirty", "table")
 
     def __init__(self, table: Any, marks: Marks) -> None:
         self.table = table
         self.dirty = True
         self._marks = marks
         self._commit: Callable[[int], None] = table.commit_block_table
+        below = getattr(self._commit, "__self__", None)
+        # Another tracker, which the commit passes through.
+        self._below = below if isinstance(below, TrackedTable) else None
         wrappers = {name: self._marking(getattr(table, name)) for name in MARKING_METHODS}
         wrappers["commit_block_table"] = self.commit
         # What was there before: another tracker's wrappers, of which it must not be robbed.
@@ -70,9 +73,8 @@ class TrackedTable:
     def mark(self) -> None:
         """Something else wrote a row 0: the next commit copies."""
         self.dirty = self._marks.stale = True
-        below = getattr(self._commit, "__self__", None)
-        if isinstance(below, TrackedTable):  # which the commit passes through
-            below.mark()
+        if self._below is not None:
+            self._below.mark()
 
     def _marking(self, method: Callable[..., None]) -> Callable[..., None]:
         def marked(*args: Any, **kwargs: Any) -> None:

@@ -59,6 +59,7 @@ CPU_SOURCES = (
 #: Whose functions may be in vLLM's classes or wrap its methods: its own, and its decorators'.
 _TRUSTED = {"vllm", "torch", *sys.stdlib_module_names} - {"__main__"}
 _PART_DIGITS = 16
+_SHOWN = 3
 _DEFINITION = re.compile(r"\s*(async\s+)?(def|class)\s")
 
 
@@ -111,9 +112,11 @@ def part_hashes(runner_class: type, platform: str) -> dict[str, str]:
     return short_hashes(_texts(runner_class, platform))
 
 
-def what_differs(runner_class: type, platform: str) -> str:
-    """The parts that differ from the nearest proven source, in words; empty where none does."""
-    parts = part_hashes(runner_class, platform)
+def what_differs(parts: dict[str, str], platform: str) -> str:
+    """Which of these hashes, by part, are not the nearest proven source's, in words.
+
+    Empty where a proven source has them all, and where none is known for the platform.
+    """
     differing = {
         entry["vllm"]: [name for name in parts if entry["parts"].get(name) != parts[name]]
         for entry in known()["sources"].values()
@@ -123,8 +126,9 @@ def what_differs(runner_class: type, platform: str) -> str:
         return ""
     nearest = min(differing, key=lambda version: len(differing[version]))
     names = [re.split("[.:]", name)[-1] for name in differing[nearest]]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"not vLLM {nearest}'s: {', '.join(names[:3])}{more}"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{', '.join(names[:_SHOWN])}{more} {verb} not vLLM {nearest}'s"
 
 
 def combined(texts: dict[str, str]) -> str:

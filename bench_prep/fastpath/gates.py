@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bench_prep.fastpath.block_tables import Marks
-from bench_prep.fastpath.fingerprint import known, known_source, what_differs
+from bench_prep.fastpath.fingerprint import known, known_source, part_hashes, what_differs
 from bench_prep.fastpath.targets import memory
 
 
@@ -151,7 +151,8 @@ def closed_service_gate(runner: Any) -> str | None:
         if not condition.holds(runner):
             why = condition.why
             if condition.name == UNKNOWN_SOURCE:
-                why = what_differs(runner.__class__, _platform(runner)) or why
+                platform = _platform(runner)
+                why = what_differs(part_hashes(runner.__class__, platform), platform) or why
             return f"{condition.name}: {why}"
     return None
 
