@@ -16,6 +16,7 @@ from bench_prep.measure.method import Method
 from bench_prep.measure.records import Round
 from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import StoppedBy
+from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.launch import run_isolated, temporary_folder
 from bench_prep.report.rows import rows as make_rows
 from bench_prep.report.sections import STOPPED, verdict_line
@@ -54,10 +55,12 @@ def time_engine(
     method = replace(method, warmup=WARMUP)
     with temporary_folder() as scratch, stages.running("engine") as update:
         update("loading the model")
+        folder = write_model(model, scratch)
+        config_sha256 = file_sha256(folder / "config.json")
         run_isolated(
             "bench_prep.engine.timing_process",
             {
-                "engine": engine_arguments(write_model(model, scratch), device, max_model_len),
+                "engine": engine_arguments(folder, device, max_model_len),
                 "prompt_tokens": prompt_tokens,
                 "method": asdict(method),
             },
@@ -100,6 +103,7 @@ def time_engine(
         stopped_by=found.stopped_by,
         slices=1,
         spans=found.spans,
+        model_config_sha256=config_sha256,
     )
     steps = store(output, frame, begun.run_id, found.rounds)
     console.print(result_view(frame))

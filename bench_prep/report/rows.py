@@ -98,6 +98,7 @@ def rows(
     spans: Sequence[Span] = (),
     clock_cost: Mapping[Clock, int] | None = None,
     floor: Mapping[Clock, int] | None = None,
+    model_config_sha256: str = "",
 ) -> pd.DataFrame:
     """One row per clock that the samples have, in the order host, ready, device.
 
@@ -106,7 +107,8 @@ def rows(
     empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
     are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
     `spans` are the machine before and after each round, `clock_cost` and `floor` are
-    of `clocks.clock_cost` and `clocks.launch_floor`.
+    of `clocks.clock_cost` and `clocks.launch_floor`; `model_config_sha256` is of a whole
+    engine's model.
 
     Raises:
         Inconclusive: every round was left out.
@@ -138,6 +140,7 @@ def rows(
         "mrope": settings.mrope,
         "prompt_embeds": settings.prompt_embeds,
         "candidate": settings.candidate,
+        "model_config_sha256": model_config_sha256,
         "warmup": settings.warmup,
         "iters": len(counted[0].blocks[0].samples[clocks[0]]),
         "slices": slices,

@@ -8,6 +8,7 @@ needs a new `VERSION`; the versions before it stay readable, and what they lack 
 3  `effect_...`, `margin_pct` and the verdict that follows from them; `budget_s`, `slices`,
    `stopped_by`, `rounds_left_out`; `clock_cost_ns`, and the machine's state with what is doubtful
 4  `floor_ns`
+5  `model_config_sha256`
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-VERSION = 4
+VERSION = 5
 #: The first version whose verdicts follow from the interval of the change.
 VERDICT_SINCE = 3
 #: The versions that `report` reads. Rows are only ever added to a file of `VERSION`.
-READABLE = (1, 2, 3, 4)
+READABLE = (1, 2, 3, 4, 5)
 
 Kind = Literal["int", "float", "bool", "text"]
 #: setting: chosen by the user; environment: the machine, the versions, the proof;
@@ -71,6 +72,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("mrope", "bool", "setting", "", "the model has multimodal rotary positions"),
     Column("prompt_embeds", "bool", "setting", "", "prompt embeddings are enabled"),
     Column("candidate", "text", "setting", "", "module:attribute of the preparation under test"),
+    Column(
+        "model_config_sha256", "text", "setting", "", "config.json of the engine's model", since=5
+    ),
     Column("warmup", "int", "setting", "steps", "untimed steps before each block"),
     Column("iters", "int", "setting", "steps", "timed steps of each block"),
     Column("slices", "int", "setting", "slices", "interleaved parts of each block", since=3),

@@ -87,6 +87,7 @@ class TierResult:
         unstable: how vLLM's own two servers differ; "" where they do not.
         difference: how the candidate differs from the first of them.
         logprobs: the largest difference of a log-probability, of those two.
+        own_logprobs: the same of vLLM's own two servers.
         late: of each metric that the stream does not show, why; the latency is always shown.
         metrics: each one's judgement.
     """
@@ -94,6 +95,7 @@ class TierResult:
     unstable: str
     difference: str
     logprobs: float | None
+    own_logprobs: float | None
     late: dict[str, str]
     metrics: dict[str, Judged]
 
@@ -127,8 +129,7 @@ def judge_tier(
         if known:
             doubts = [*always, late[name]] if name in late else always
             metrics[name] = judge(known, margin, equal, reasons, doubts)
-    logprobs = logprob_difference(before, candidate)
-    return TierResult(unstable, difference, logprobs, late, metrics)
+    return TierResult(unstable, difference, *_logprobs(arms), late, metrics)
 
 
 def judge(
@@ -200,12 +201,23 @@ def _late(arms: Mapping[str, Answers]) -> dict[str, str]:
     }
 
 
+def _logprobs(arms: Mapping[str, Answers]) -> tuple[float | None, float | None]:
+    """How far log-probabilities are apart: the candidate's, and vLLM's own two servers'."""
+    before, candidate, after = (arms[name] for name in ARMS)
+    return logprob_difference(before, candidate), logprob_difference(before, after)
+
+
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:
     """Why "faster" may not be said, whatever the times are, besides other outputs."""
     reasons = [f"the fast path was not used: {unused}"] if unused else []
     lengths = [[len(one.tokens) for one in arms[name].all] for name in ARMS]
     if lengths[1] not in (lengths[0], lengths[2]):
         reasons.append("other output lengths")
+    apart, own = _logprobs(arms)
+    if apart and own == 0:
+        reasons.append(
+            f"log-probabilities differ by up to {apart:.3g}, and vLLM's own two servers' do not"
+        )
     for name, count in (("the service level", limits.met), ("accuracy", correct)):
         before, candidate, after = (count(arms[arm].timed) for arm in ARMS)
         if candidate is not None and candidate < max(before or 0, after or 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,16 +21,25 @@ class Predicted:
             for, each token would come so much earlier.
         step_ms: how much shorter the engine's own step was, where the result has it.
         where: the file and the run.
+        model: SHA-256 of the engine's configuration; "" where there is none or it is unknown.
     """
 
     host_ms: float
     step_ms: float | None
     where: str
+    model: str = ""
 
     @property
     def best(self) -> float:
         """The engine's own step knows who waits; the host's saving is the most there can be."""
         return self.host_ms if self.step_ms is None else self.step_ms
+
+    def of(self, model: str) -> Predicted:
+        """What it predicts for this model: another one's step is no prediction."""
+        if self.step_ms is None or self.model == model:
+            return self
+        whose = "another model's" if self.model else "of a model that it does not name"
+        return replace(self, step_ms=None, where=f"{self.where}; the step there is {whose}")
 
 
 def predicted_by(path: Path) -> Predicted:
@@ -54,6 +63,7 @@ def predicted_by(path: Path) -> Predicted:
         float(saved["host"]),
         None if step is None or pd.isna(step) else float(step),
         f"{path.name}, run {last['run'].iloc[-1]}",
+        str(last["model_config_sha256"].iloc[-1]),
     )
 
 
@@ -78,7 +88,10 @@ def prediction(predicted: Predicted, measured: Judged, doubt: str = "") -> str:
                 "less than predicted: part of the saving is hidden behind the device, or behind "
                 "the server's other processes (bench-prep steps shows who waits)"
             )
-        return "less than predicted: the server's other processes share the time of a token"
+        return (
+            "less than predicted: a token of the service also waits for what the engine's step "
+            "does not have (other processes, the stream to the client)"
+        )
     return (
         "more than predicted: inside a server the same preparation takes longer than where it was "
         "timed (caches, the interpreter's lock)"

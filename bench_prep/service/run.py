@@ -25,6 +25,7 @@ from bench_prep.errors import (
 )
 from bench_prep.provenance.cachedir import cache_dir, new_log
 from bench_prep.provenance.environments import cache_in_use
+from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
 from bench_prep.service.figures import DECISIVE, TierResult, judge_tier
@@ -125,6 +126,7 @@ class Comparison:
         free_port(self.load.port)
         with temporary_folder() as scratch, cache_in_use():
             folder = self.load.kept(self.load.folder(scratch))
+            self._of_model(folder)
             _, provenance = prove_source(Source(), self.device, self.stages)
             self.common |= provenance
             self.stages.passed("logs", f"of the servers, in {cache_dir() / 'logs'}")
@@ -145,6 +147,11 @@ class Comparison:
             for arm in ARMS:
                 self._arm(arm, folder, asking)
         return self._judged()
+
+    def _of_model(self, folder: Path) -> None:
+        """A prediction may be of another model."""
+        if self.predicted is not None:
+            self.predicted = self.predicted.of(file_sha256(folder / "config.json"))
 
     def _fit(self, max_model_len: int) -> None:
         """Each tier must have prompts that leave room for an answer."""

@@ -16,7 +16,7 @@ from bench_prep.report.schema import ENVIRONMENT
 from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
 from bench_prep.service.figures import METRICS, Judged, Limits, TierResult, correct, together
 
-SCHEMA = 1
+SCHEMA = 2
 SETTINGS = (
     "model", "url", "requests", "output_tokens", "max_model_len", "margin_pct",
     "sla_ttft_ms", "sla_tpot_ms",
@@ -29,8 +29,9 @@ JUDGED = (
     "effect_pct", "effect_low_pct", "effect_high_pct", "verdict", "refused",
 )  # fmt: skip
 OF_TIER = (
-    "equal", "first_difference", "baselines_differ", "logprob_difference", "lengths",
-    "decode_steps", "dispatched", "not_used", "predicted_ms", "prediction",
+    "equal", "first_difference", "baselines_differ", "logprob_difference",
+    "baselines_logprob_difference", "lengths", "decode_steps", "dispatched", "not_used",
+    "predicted_ms", "prediction",
 )  # fmt: skip
 COLUMNS = (
     "schema", "run", "started", "partial", "problem", *SETTINGS, "tier", "metric",
@@ -67,6 +68,7 @@ def rows(
                 "first_difference": result.difference,
                 "baselines_differ": result.unstable,
                 "logprob_difference": result.logprobs,
+                "baselines_logprob_difference": result.own_logprobs,
             }
         for arm, found in arms.items():
             shared |= _arm_cells(arm, found[tier].timed, limits)

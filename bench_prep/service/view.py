@@ -82,16 +82,24 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
     if result.unstable:
         lines.append(f"vLLM's own two servers answer differently: {result.unstable}.")
     elif not result.difference:
-        known = result.logprobs is not None
-        lines.append(
-            "Outputs: identical, token by token"
-            + (f"; log-probabilities differ by at most {result.logprobs:.3g}." if known else ".")
-        )
+        lines.append(f"Outputs: identical, token by token{_logprobs(result)}.")
     refused = {why: name for name, why in result.late.items() if name not in result.metrics}
     refused |= {one.refused: name for name, one in result.metrics.items() if one.refused}
     lines += [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
     todo = _todo([one for one in result.metrics.values() if one.verdict == "inconclusive"])
     return [*lines, f"What to do: {todo}."] if todo else lines
+
+
+def _logprobs(result: TierResult) -> str:
+    """How far they are apart, beside how far vLLM's own two servers' are."""
+    if result.logprobs is None:
+        return ""
+    if not result.logprobs and not result.own_logprobs:
+        return "; log-probabilities are equal to the bit"
+    return (
+        f"; log-probabilities differ by at most {result.logprobs:.3g}, vLLM's own two servers' by "
+        f"{result.own_logprobs or 0:.3g}"
+    )
 
 
 def _todo(inconclusive: list[Judged]) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 from bench_prep.cli import app
 from bench_prep.engine import prove
 from bench_prep.engine.names import GREEDY, GREEDY_AGAIN
-from bench_prep.engine.prove import Proof, add_architectures, judge, write_proof
+from bench_prep.engine.prove import Proof, add_architectures, judge, judge_third, write_proof
 from bench_prep.engine.run import EngineRun
 from bench_prep.engine.shapes import TINY_MODELS, write_model
 from bench_prep.errors import BenchPrepError, Inconclusive, Missing, OutputsDiffer, UsageError
@@ -108,6 +108,25 @@ def test_no_proof(
     change(own, fast)
     with pytest.raises(error, match=says):
         judge(own, fast, "hash")
+
+
+def test_a_third_process_decides_where_two_differ() -> None:
+    """As the first process of a model on a device, which tunes its kernels."""
+    own, fast = runs()
+    again = copy.deepcopy(own)
+    assert judge_third(own, again, fast, "hash").own_differ == ""
+    for outputs in own.passes:
+        outputs["sampled"] = [output([1, 2], -1.5)]
+    with pytest.raises(OutputsDiffer):
+        judge(own, fast, "hash")
+    proof = judge_third(own, again, fast, "hash")
+    assert proof.own_differ.startswith("sampled, token 0: expected 1 (1: -1.5")
+    assert proof.tokens == 402
+    fast.passes[0]["sampled"] = [output([1, 3])]
+    with pytest.raises(Inconclusive, match="own outputs change by process: sampled"):
+        judge_third(own, again, fast, "hash")
+    with pytest.raises(OutputsDiffer, match="token 1"):
+        judge_third(again, again, fast, "hash")
 
 
 def test_a_newer_proof_takes_the_place_of_the_same_model_s(tmp_path: Path) -> None:

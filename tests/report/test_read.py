@@ -109,7 +109,7 @@ def test_a_row_whose_outputs_differ_needs_no_times_and_shows_none(tmp_path) -> N
         (f"{HEADER},drift_pct\n1,1,1,nan\n".encode(), "line 2: drift_pct: 'nan' is not a finite"),
         (
             f"{HEADER},schema\n1,1,1,9\n".encode(),
-            "schema 9, and this bench-prep reads schema 1, 2, 3 and 4",
+            "schema 9, and this bench-prep reads schema 1, 2, 3, 4 and 5",
         ),
         (f"{HEADER},schema\n1,1,1,\n".encode(), "schema None, and this"),
         (f"{HEADER},schema\n1,1,1,1".encode(), "line 2: the last row is torn"),

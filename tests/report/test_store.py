@@ -239,7 +239,7 @@ def test_a_writer_does_not_wait_for_ever(tmp_path, make_frame, monkeypatch) -> N
 
 
 def other_schema(path: Path) -> None:
-    path.write_text(path.read_text().replace("\n4,", "\n1,"))
+    path.write_text(path.read_text().replace("\n5,", "\n1,"))
 
 
 def other_column(path: Path) -> None:
@@ -273,7 +273,7 @@ def half_a_row(path: Path) -> None:
 
 
 def short_row(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"4,run-2,2025\n")
+    path.write_bytes(path.read_bytes() + b"5,run-2,2025\n")
 
 
 def open_quote(path: Path) -> None:
@@ -288,11 +288,11 @@ def torn_header(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (other_schema, "expected schema 4 .* found schema 1"),
-        (other_column, "expected schema 4 .* found an unknown column place"),
-        (column_missing, "expected schema 4 .* found no column command"),
-        (other_order, "expected schema 4 .* another order"),
-        (foreign, "expected schema 4 .* found no schema column"),
+        (other_schema, "expected schema 5 .* found schema 1"),
+        (other_column, "expected schema 5 .* found an unknown column place"),
+        (column_missing, "expected schema 5 .* found no column command"),
+        (other_order, "expected schema 5 .* another order"),
+        (foreign, "expected schema 5 .* found no schema column"),
         (not_a_table, "not a CSV"),
         (no_newline, "line 3: the last row is torn"),
         (half_a_row, "line 3: the last row is torn"),

@@ -241,6 +241,23 @@ def test_log_probabilities_are_compared_up_to_the_first_other_token() -> None:
     assert logprob_difference(one, Answers(replace(other, logprobs=()), ())) is None
 
 
+def test_a_gain_with_other_log_probabilities_is_none() -> None:
+    """A wrong slot can change them, and no token."""
+    found = arms(1, 0.8, 1)
+
+    def apart(arm: str, by: float) -> None:
+        warmup = replace(found[arm].warmup, logprobs=(-1.0 - by,) * TOKENS)
+        found[arm] = replace(found[arm], warmup=warmup)
+
+    apart("candidate", 0.5)
+    result = judge_tier(found, 0.01, Limits(), "")
+    assert (result.logprobs, result.own_logprobs) == (0.5, 0)
+    assert result.metrics["tpot"].verdict == "inconclusive"
+    assert "log-probabilities differ by up to 0.5" in result.metrics["tpot"].refused
+    apart("baseline_after", 0.25)  # vLLM's own do, too
+    assert said(found) == "faster"
+
+
 def test_predictions() -> None:
     measured = judge_tier(arms(1, 0.8, 1), 0.01, Limits(), "").metrics["tpot"]
     for predicted, text in (
@@ -253,6 +270,17 @@ def test_predictions() -> None:
     assert prediction(Predicted(1, None, "x"), measured, "late").startswith("not comparable: late")
     nothing = judge_tier(arms(1, 1, 1), 0.01, Limits(), "").metrics["tpot"]
     assert prediction(Predicted(0.001, None, "x"), nothing).startswith("neither confirmed")
+
+
+def test_another_model_s_step_predicts_nothing() -> None:
+    engine = Predicted(0.6, 0.4, "x.csv, run 1", "hash")
+    assert engine.of("hash") == engine
+    other = engine.of("another")
+    assert (other.best, other.step_ms) == (0.6, None)
+    assert other.where == "x.csv, run 1; the step there is another model's"
+    assert "does not name" in Predicted(0.6, 0.4, "x").of("hash").where
+    component = Predicted(0.6, None, "x")
+    assert component.of("hash") == component
 
 
 @pytest.mark.parametrize(
