@@ -43,6 +43,8 @@ METRICS: dict[str, Callable[[Answer], float]] = {
 MOST_LATE = 0.1
 #: Two starts of the same server do so on a machine that is busy with other things, too.
 SERVERS_DIFFER = "vLLM's own two servers differ by"
+#: As a wrong KV slot makes them that changes no token.
+LOGPROBS_DIFFER = "log-probabilities differ by up to"
 #: By which the exit code is chosen: what each further token costs.
 DECISIVE = "tpot"
 
@@ -215,9 +217,7 @@ def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[s
         reasons.append("other output lengths")
     apart, own = _logprobs(arms)
     if apart and own == 0:
-        reasons.append(
-            f"log-probabilities differ by up to {apart:.3g}, and vLLM's own two servers' do not"
-        )
+        reasons.append(f"{LOGPROBS_DIFFER} {apart:.3g}, and vLLM's own two servers' do not")
     for name, count in (("the service level", limits.met), ("accuracy", correct)):
         before, candidate, after = (count(arms[arm].timed) for arm in ARMS)
         if candidate is not None and candidate < max(before or 0, after or 0):

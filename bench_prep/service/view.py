@@ -12,7 +12,14 @@ from rich.text import Text
 
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
-from bench_prep.service.figures import SERVERS_DIFFER, Judged, Limits, TierResult, correct
+from bench_prep.service.figures import (
+    LOGPROBS_DIFFER,
+    SERVERS_DIFFER,
+    Judged,
+    Limits,
+    TierResult,
+    correct,
+)
 from bench_prep.service.store import values_of
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token", "latency": "latency"}
@@ -104,6 +111,8 @@ def _logprobs(result: TierResult) -> str:
 
 def _todo(inconclusive: list[Judged]) -> str:
     """What may settle it, if anything."""
+    if any(LOGPROBS_DIFFER in one.refused for one in inconclusive):
+        return "run again: if they differ again, the candidate's outputs are not vLLM's"
     if any(SERVERS_DIFFER in one.refused for one in inconclusive):
         return "run again on a quieter machine"
     if any(one.effect.low is None for one in inconclusive):

@@ -56,6 +56,13 @@ def said(found: dict[str, Answers], limits: Limits | None = None, unused: str = 
     return judge_tier(found, 0.01, limits or Limits(), unused).metrics["tpot"].verdict
 
 
+def shown(found: dict[str, Answers], result: TierResult) -> str:
+    """What is printed of a tier."""
+    file = io.StringIO()
+    Console(file=file, width=200).print(tier_view("4-8", found, result, Limits()))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("factors", "expected"),
     [
@@ -204,9 +211,8 @@ def test_answers_that_come_at_once_have_no_tpot() -> None:
     result = late(lambda one: replace(one, ttft=one.latency, itl=(), chunks=(TOKENS,)))
     assert "tpot" not in result.metrics and "100 %" in result.late["tpot"]
     assert result.metrics["latency"].verdict == "faster"
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(tier_view("4-8", arms(1, 0.8, 1), result, Limits()))
-    assert "No verdict for TPOT: 100 % of a server's answers came" in shown.getvalue()
+    text = shown(arms(1, 0.8, 1), result)
+    assert "No verdict for TPOT: 100 % of a server's answers came" in text
 
 
 def test_an_answer_of_one_token_has_no_tpot_and_is_not_late() -> None:
@@ -254,6 +260,9 @@ def test_a_gain_with_other_log_probabilities_is_none() -> None:
     assert (result.logprobs, result.own_logprobs) == (0.5, 0)
     assert result.metrics["tpot"].verdict == "inconclusive"
     assert "log-probabilities differ by up to 0.5" in result.metrics["tpot"].refused
+    text = shown(found, result)
+    assert "log-probabilities differ by at most 0.5, vLLM's own two servers' by 0." in text
+    assert "What to do: run again: if they differ again" in text
     apart("baseline_after", 0.25)  # vLLM's own do, too
     assert said(found) == "faster"
 
@@ -297,9 +306,7 @@ def test_no_change_is_said_without_a_verdict(
     found = {arm: replace(one, timed=one.timed[:requests]) for arm, one in arms(*factors).items()}
     result = judge_tier(found, 0.01, Limits(), "")
     result = replace(result, metrics={"tpot": result.metrics["tpot"]})
-    file = io.StringIO()
-    Console(file=file, width=200).print(tier_view("4-8", found, result, Limits()))
-    shown = file.getvalue()
-    assert ("TPOT changes by" in shown and "saves" in shown) == (not todo)
-    assert ("TPOT is not shown to change: measured" in shown) == bool(todo)
-    assert todo in shown and ("What to do" in shown) == bool(todo)
+    text = shown(found, result)
+    assert ("TPOT changes by" in text and "saves" in text) == (not todo)
+    assert ("TPOT is not shown to change: measured" in text) == bool(todo)
+    assert todo in text and ("What to do" in text) == bool(todo)
