@@ -83,6 +83,10 @@ def serve(
     """
     if log is not None and url is None:
         raise UsageError("--log is the log of a service that is given by --url", "give --url too")
+    if predicted is not None and url is not None:
+        raise UsageError(
+            "--predicted is a saving, and with --url nothing is compared", "leave one of them away"
+        )
 
     from bench_prep.service.figures import Limits
     from bench_prep.service.load import Load

@@ -12,6 +12,8 @@ from bench_prep.errors import UsageError
 from bench_prep.measure.method import Method
 
 OUR_CANDIDATE = "bench_prep.fastpath:attach"
+#: The same in the results of a whole engine, which loads it as a plugin.
+AS_PLUGIN = "bench_prep.fastpath.plugin:register"
 #: What stands for the candidate in the results of a comparison of worktrees.
 OF_WORKTREE = "worktree:GPUModelRunner._prepare_inputs"
 

@@ -52,7 +52,7 @@ DIRECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "service": (
         {
             *{"bringup", "engine", "errors", "measure", "provenance", "report", "serving"},
-            *{"source", "stages", "target"},
+            *{"settings", "source", "stages", "target"},
         },
         set(),
     ),

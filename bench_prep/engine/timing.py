@@ -22,11 +22,9 @@ from bench_prep.report.rows import rows as make_rows
 from bench_prep.report.sections import STOPPED, verdict_line
 from bench_prep.report.store import check_writable, store
 from bench_prep.report.tables import result_view
-from bench_prep.settings import RunSettings
+from bench_prep.settings import AS_PLUGIN, RunSettings
 from bench_prep.target import is_cpu
 
-#: What stands for the candidate in the results.
-CANDIDATE = "bench_prep.fastpath.plugin:register"
 WARMUP = 8
 
 
@@ -77,7 +75,7 @@ def time_engine(
         rounds=method.rounds,
         margin=100 * method.margin,
         budget=method.budget_s,
-        candidate=CANDIDATE,
+        candidate=AS_PLUGIN,
     )
     stages.passed(
         "engine",

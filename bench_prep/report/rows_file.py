@@ -86,5 +86,6 @@ class RowsFile:
             or tuple(frame.columns) != self.columns
             or not (frame["schema"] == self.schema).all()
         ):
-            raise UsageError(f"{path} is no CSV of {self.command}", "choose another --output")
+            what = f"{self.command} with schema {self.schema}"
+            raise UsageError(f"{path} is no CSV of {what}", "choose another --output")
         return text

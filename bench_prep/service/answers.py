@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ class Answer:
         itl: from one chunk of the stream to the next; a chunk is one token unless the client, or
             the server's own front end, was late.
         chunks: the tokens of each chunk.
-        logprobs: of the chosen tokens, where they were asked for.
+        logprobs: of the chosen tokens, where they were asked for; NaN where it is no number.
         expected: the answer that a dataset gives, if it does.
     """
 
@@ -51,7 +53,7 @@ class Answer:
             latency=event["latency_s"],
             itl=tuple(event["itl_s"]),
             chunks=tuple(event["chunk_tokens"]),
-            logprobs=tuple(event["logprobs"]),
+            logprobs=tuple(math.nan if one is None else one for one in event["logprobs"]),
             expected=expected,
         )
 
@@ -123,15 +125,23 @@ def first_difference(one: Answers, other: Answers) -> str:
 def logprob_difference(one: Answers, other: Answers) -> float | None:
     """The largest difference of a chosen token's log-probability; None where none are known.
 
-    Up to the first other token: what follows answers another text.
+    Up to the first other token: what follows answers another text. Infinite where one of the two
+    lacks one that the other has.
     """
     here, there = one.warmup, other.warmup
     same = next(
         (i for i, (a, b) in enumerate(zip(here.tokens, there.tokens, strict=False)) if a != b),
         min(len(here.tokens), len(there.tokens)),
     )
-    pairs = list(zip(here.logprobs[:same], there.logprobs[:same], strict=False))
-    return max(abs(a - b) for a, b in pairs) if pairs else None
+    pairs = zip_longest(here.logprobs[:same], there.logprobs[:same], fillvalue=None)
+    return max((_apart(a, b) for a, b in pairs), default=None)
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    """How far; 0 of two that are no numbers."""
+    if one is None or other is None or math.isnan(one) != math.isnan(other):
+        return math.inf
+    return 0.0 if one == other or math.isnan(one) else abs(one - other)
 
 
 def percentiles_ms(seconds: Sequence[float]) -> tuple[float, float, float]:

@@ -44,7 +44,9 @@ MOST_LATE = 0.1
 #: Two starts of the same server do so on a machine that is busy with other things, too.
 SERVERS_DIFFER = "vLLM's own two servers differ by"
 #: As a wrong KV slot makes them that changes no token.
-LOGPROBS_DIFFER = "log-probabilities differ by up to"
+LOGPROBS_DIFFER = "log-probabilities differ"
+#: So many times as far as vLLM's own two servers' they may: a largest difference scatters.
+FARTHER = 10
 #: By which the exit code is chosen: what each further token costs.
 DECISIVE = "tpot"
 
@@ -62,8 +64,8 @@ class Limits:
             return None
         return sum(
             (self.ttft_ms is None or 1000 * one.ttft <= self.ttft_ms)
-            # A request of one token has no TPOT to be too slow.
-            and (self.tpot_ms is None or not 1000 * one.tpot > self.tpot_ms)
+            # One token has no TPOT to be too slow; a stream that does not show it is not within.
+            and (self.tpot_ms is None or len(one.tokens) < 2 or 1000 * one.tpot <= self.tpot_ms)
             for one in answers
         )
 
@@ -90,6 +92,7 @@ class TierResult:
         difference: how the candidate differs from the first of them.
         logprobs: the largest difference of a log-probability, of those two.
         own_logprobs: the same of vLLM's own two servers.
+        unused: why the fast path was not used; "" if it was.
         late: of each metric that the stream does not show, why; the latency is always shown.
         metrics: each one's judgement.
     """
@@ -98,13 +101,15 @@ class TierResult:
     difference: str
     logprobs: float | None
     own_logprobs: float | None
+    unused: str
     late: dict[str, str]
     metrics: dict[str, Judged]
 
     def doubt(self, metric: str) -> str:
         """Why nothing follows from what was measured of a metric; "" where something does."""
-        refused = self.metrics[metric].refused
-        return self.unstable or self.difference or self.late.get(metric, "") or refused
+        unused = self.unused and f"the fast path was not used: {self.unused}"
+        late, refused = self.late.get(metric, ""), self.metrics[metric].refused
+        return self.unstable or self.difference or unused or late or refused
 
 
 def correct(answers: Sequence[Answer]) -> int | None:
@@ -113,14 +118,31 @@ def correct(answers: Sequence[Answer]) -> int | None:
     return sum(known) if known else None
 
 
+def judge_tiers(
+    arms: Mapping[str, Mapping[str, Answers]], margin: float, limits: Limits, unused: str
+) -> dict[str, TierResult]:
+    """All tiers of `arms`, arm -> tier -> answers, as `judge_tier`."""
+    tiers = {tier: {arm: arms[arm][tier] for arm in ARMS} for tier in arms[ARMS[0]]}
+    own = (logprob_difference(one[ARMS[0]], one[ARMS[2]]) for one in tiers.values())
+    noise = max((one for one in own if one is not None), default=0.0)
+    return {tier: judge_tier(one, margin, limits, unused, noise) for tier, one in tiers.items()}
+
+
 def judge_tier(
-    arms: Mapping[str, Answers], margin: float, limits: Limits, unused: str
+    arms: Mapping[str, Answers], margin: float, limits: Limits, unused: str, noise: float = 0.0
 ) -> TierResult:
-    """The verdicts of a tier; `unused` says why the fast path was not used, "" if it was."""
+    """The verdicts of a tier.
+
+    `unused` says why the fast path was not used, "" if it was; `noise` is how far vLLM's own two
+    servers' log-probabilities are apart in other tiers.
+    """
     before, candidate, after = (arms[name] for name in ARMS)
     unstable = first_difference(before, after)
     difference = first_difference(before, candidate)
+    logprobs = logprob_difference(before, candidate)
+    own_logprobs = logprob_difference(before, after)
     reasons = _reasons(arms, limits, unused)
+    reasons += _other_logprobs(logprobs or 0.0, max(own_logprobs or 0.0, noise))
     always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
     equal = not difference or bool(unstable)
     late = _late(arms)
@@ -131,7 +153,7 @@ def judge_tier(
         if known:
             doubts = [*always, late[name]] if name in late else always
             metrics[name] = judge(known, margin, equal, reasons, doubts)
-    return TierResult(unstable, difference, *_logprobs(arms), late, metrics)
+    return TierResult(unstable, difference, logprobs, own_logprobs, unused, late, metrics)
 
 
 def judge(
@@ -203,10 +225,13 @@ def _late(arms: Mapping[str, Answers]) -> dict[str, str]:
     }
 
 
-def _logprobs(arms: Mapping[str, Answers]) -> tuple[float | None, float | None]:
-    """How far log-probabilities are apart: the candidate's, and vLLM's own two servers'."""
-    before, candidate, after = (arms[name] for name in ARMS)
-    return logprob_difference(before, candidate), logprob_difference(before, after)
+def _other_logprobs(apart: float, own: float) -> list[str]:
+    """Whether the candidate's are further from vLLM's own than these are from each other."""
+    if not apart or (apart <= FARTHER * own and math.isfinite(own)):
+        return []
+    if not math.isfinite(apart) or not math.isfinite(own):
+        return [f"{LOGPROBS_DIFFER}: one server's answers lack some"]
+    return [f"{LOGPROBS_DIFFER} by up to {apart:.3g}, and vLLM's own two servers' by {own:.3g}"]
 
 
 def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[str]:
@@ -215,9 +240,6 @@ def _reasons(arms: Mapping[str, Answers], limits: Limits, unused: str) -> list[s
     lengths = [[len(one.tokens) for one in arms[name].all] for name in ARMS]
     if lengths[1] not in (lengths[0], lengths[2]):
         reasons.append("other output lengths")
-    apart, own = _logprobs(arms)
-    if apart and own == 0:
-        reasons.append(f"{LOGPROBS_DIFFER} {apart:.3g}, and vLLM's own two servers' do not")
     for name, count in (("the service level", limits.met), ("accuracy", correct)):
         before, candidate, after = (count(arms[arm].timed) for arm in ARMS)
         if candidate is not None and candidate < max(before or 0, after or 0):

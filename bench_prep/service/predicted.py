@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from bench_prep.errors import UsageError
+from bench_prep.report.cells import missing
+from bench_prep.report.read import other_command
 from bench_prep.report.store import load
 from bench_prep.service.figures import Judged
+from bench_prep.settings import AS_PLUGIN, OUR_CANDIDATE
+
+_GIVE = "give the CSV of bench-prep engine or bench-prep run"
 
 
 @dataclass(frozen=True)
@@ -22,48 +27,65 @@ class Predicted:
         step_ms: how much shorter the engine's own step was, where the result has it.
         where: the file and the run.
         model: SHA-256 of the engine's configuration; "" where there is none or it is unknown.
+        machine: the device and the vLLM that it is of.
+        doubt: why it says nothing of the service.
     """
 
     host_ms: float
     step_ms: float | None
     where: str
     model: str = ""
+    machine: tuple[str, str] = ("", "")
+    doubt: str = ""
 
     @property
     def best(self) -> float:
         """The engine's own step knows who waits; the host's saving is the most there can be."""
         return self.host_ms if self.step_ms is None else self.step_ms
 
-    def of(self, model: str) -> Predicted:
-        """What it predicts for this model: another one's step is no prediction."""
-        if self.step_ms is None or self.model == model:
-            return self
-        whose = "another model's" if self.model else "of a model that it does not name"
-        return replace(self, step_ms=None, where=f"{self.where}; the step there is {whose}")
+    def of(self, model: str, arguments: str, environment: Mapping[str, Any]) -> Predicted:
+        """What it predicts for this model, served with `arguments` on this machine and vLLM.
+
+        Another model's step is no prediction, and nothing of another machine is.
+        """
+        here = str(environment.get("device_name")), str(environment.get("vllm_version"))
+        doubt = "" if here == self.machine else f"it is of {' and vLLM '.join(self.machine)}"
+        if self.step_ms is None or (self.model == model and not arguments):
+            return replace(self, doubt=doubt)
+        whose = "of another model" if self.model else "of a model that it does not name"
+        if self.model == model:
+            whose = "without these --serve-args"
+        where = f"{self.where}; the step there is {whose}"
+        return replace(self, step_ms=None, where=where, doubt=doubt)
 
 
 def predicted_by(path: Path) -> Predicted:
     """The last run of a result CSV.
 
     Raises:
-        UsageError: the file cannot be read, or has no row of the host's clock.
+        UsageError: the file cannot be read, has no row of the host's clock, is of another candidate
+            than the fast path, or of one whose outputs differed.
     """
+    if path.is_file() and (other := other_command(path)):
+        raise UsageError(f"{path} is of bench-prep {other}", _GIVE)
     frame = load(path)
-    if frame.empty or "host" not in set(frame["clock"]):
-        raise UsageError(
-            f"{path} has no row of the host's clock",
-            "give the CSV of bench-prep engine or bench-prep run",
-        )
-    last = frame
-    if frame["run"].notna().any():
-        last = frame[frame["run"] == frame[frame["clock"] == "host"]["run"].iloc[-1]]
-    saved = last.drop_duplicates("clock", keep="last").set_index("clock")["saved_ms"]
-    step = saved.get("step")
+    hosts = frame[frame["clock"] == "host"]
+    if hosts.empty:
+        raise UsageError(f"{path} has no row of the host's clock", _GIVE)
+    host = hosts.iloc[-1]
+    if host["candidate"] not in (OUR_CANDIDATE, AS_PLUGIN):
+        raise UsageError(f"the last run of {path} timed another candidate", _GIVE)
+    if missing(host["equal"]) or not host["equal"] or missing(host["saved_ms"]):
+        raise UsageError(f"the last run of {path} has no saving with equal outputs", _GIVE)
+    steps = frame[(frame["clock"] == "step") & (frame["run"] == host["run"]) & (frame["run"] != "")]
+    step = None if steps.empty else steps.iloc[-1]
+    said = "" if host["verdict"] == "faster" else f", {host['verdict'] or 'without a verdict'}"
     return Predicted(
-        float(saved["host"]),
-        None if step is None or pd.isna(step) else float(step),
-        f"{path.name}, run {last['run'].iloc[-1]}",
-        str(last["model_config_sha256"].iloc[-1]),
+        float(host["saved_ms"]),
+        None if step is None or missing(step["saved_ms"]) else float(step["saved_ms"]),
+        f"{path.name}, run {host['run'] or 'unknown'}{said}",
+        "" if step is None else str(step["model_config_sha256"]),
+        (str(host["device_name"]), str(host["vllm_version"])),
     )
 
 
@@ -72,7 +94,7 @@ def prediction(predicted: Predicted, measured: Judged, doubt: str = "") -> str:
 
     `doubt`: why what was measured says nothing.
     """
-    if doubt:
+    if doubt := predicted.doubt or doubt:
         return f"not comparable: {doubt}"
     host, low, high = predicted.host_ms, measured.saved_low_ms, measured.saved_high_ms
     if low is None or high is None:

@@ -28,7 +28,7 @@ from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.launch import temporary_folder
 from bench_prep.service.answers import ARMS, Answer, Answers
-from bench_prep.service.figures import DECISIVE, TierResult, judge_tier
+from bench_prep.service.figures import DECISIVE, TierResult, judge_tiers
 from bench_prep.service.load import LONGEST, Load, vocab_size
 from bench_prep.service.names import MODEL, SERVER
 from bench_prep.service.predicted import Predicted, predicted_by, prediction
@@ -97,6 +97,7 @@ class Comparison:
         self.run = _Run()
         FILE.check_writable(output)
         self.predicted = None if predicted is None else predicted_by(predicted)
+        self.config_sha256 = ""
         if load.prompts is not None:
             self.run.conversations = read_conversations(load.prompts)
         given = load.tiers or (TIERS if load.prompts is None else None)
@@ -126,7 +127,7 @@ class Comparison:
         free_port(self.load.port)
         with temporary_folder() as scratch, cache_in_use():
             folder = self.load.kept(self.load.folder(scratch))
-            self._of_model(folder)
+            self.config_sha256 = file_sha256(folder / "config.json")
             _, provenance = prove_source(Source(), self.device, self.stages)
             self.common |= provenance
             self.stages.passed("logs", f"of the servers, in {cache_dir() / 'logs'}")
@@ -147,11 +148,6 @@ class Comparison:
             for arm in ARMS:
                 self._arm(arm, folder, asking)
         return self._judged()
-
-    def _of_model(self, folder: Path) -> None:
-        """A prediction may be of another model."""
-        if self.predicted is not None:
-            self.predicted = self.predicted.of(file_sha256(folder / "config.json"))
 
     def _fit(self, max_model_len: int) -> None:
         """Each tier must have prompts that leave room for an answer."""
@@ -289,15 +285,7 @@ class Comparison:
 
     def _judged(self) -> int:
         unused = unused_reason(self.run.usage["candidate"])
-        results = {
-            tier: judge_tier(
-                {arm: self.run.arms[arm][tier] for arm in ARMS},
-                self.load.margin,
-                self.load.limits,
-                unused,
-            )
-            for tier in self.run.prompts
-        }
+        results = judge_tiers(self.run.arms, self.load.margin, self.load.limits, unused)
         different = {t: one for t, one in results.items() if one.difference and not one.unstable}
         self._store(results, partial=False, shown=not different)
         tuned = self.run.tuned["candidate"]
@@ -339,13 +327,16 @@ class Comparison:
         of_tier: dict[str, dict[str, dict[str, Any]]] = {
             DECISIVE: {tier: {"lengths": text} for tier, text in lengths.items()}
         }
-        told = {}
+        told, predicted = {}, self.predicted
+        if predicted is not None:
+            arguments = self.load.arguments
+            predicted = predicted.of(self.config_sha256, arguments, self.run.environment)
         for tier, result in results.items():
-            if self.predicted is not None and DECISIVE in result.metrics:
+            if predicted is not None and DECISIVE in result.metrics:
                 measured = result.metrics[DECISIVE]
-                told[tier] = prediction(self.predicted, measured, result.doubt(DECISIVE))
+                told[tier] = prediction(predicted, measured, result.doubt(DECISIVE))
                 of_tier[DECISIVE][tier] |= {
-                    "predicted_ms": round(self.predicted.best, 6),
+                    "predicted_ms": None if predicted.doubt else round(predicted.best, 6),
                     "prediction": told[tier],
                 }
         frame = rows(self.run.arms, results, self.load.limits, common, of_tier)
@@ -359,8 +350,8 @@ class Comparison:
             for tier in self.run.prompts:
                 found = {arm: tiers[tier] for arm, tiers in self.run.arms.items()}
                 self.console.print(tier_view(tier, found, results.get(tier), self.load.limits))
-                if tier in told and self.predicted is not None:
-                    text = _told(self.predicted, results[tier], told[tier])
+                if tier in told and predicted is not None:
+                    text = _told(predicted, results[tier], told[tier])
                     self.console.print(text, markup=False, highlight=False)
         self.stages.passed("result", f"{self.output}; every request in {beside}")
 

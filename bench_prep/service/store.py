@@ -143,6 +143,7 @@ def requests_text(arms: Arms) -> bytes:
         for tier, answers in tiers.items():
             for number, one in enumerate(answers.all):
                 record = {"arm": arm, "tier": tier, "request": number, **asdict(one)}
+                record["logprobs"] = [None if value != value else value for value in one.logprobs]
                 lines.append(json.dumps(record) + "\n")
     return gzip.compress("".join(lines).encode(), mtime=0)
 

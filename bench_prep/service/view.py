@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -103,16 +104,18 @@ def _logprobs(result: TierResult) -> str:
         return ""
     if not result.logprobs and not result.own_logprobs:
         return "; log-probabilities are equal to the bit"
+    if math.isinf(result.logprobs) or math.isinf(result.own_logprobs or 0.0):
+        return "; log-probabilities are not known of all tokens"
     return (
         f"; log-probabilities differ by at most {result.logprobs:.3g}, vLLM's own two servers' by "
-        f"{result.own_logprobs or 0:.3g}"
+        f"{result.own_logprobs or 0.0:.3g}"
     )
 
 
 def _todo(inconclusive: list[Judged]) -> str:
     """What may settle it, if anything."""
     if any(LOGPROBS_DIFFER in one.refused for one in inconclusive):
-        return "run again: if they differ again, the candidate's outputs are not vLLM's"
+        return "run again; if they differ again, find out why before you use the candidate"
     if any(SERVERS_DIFFER in one.refused for one in inconclusive):
         return "run again on a quieter machine"
     if any(one.effect.low is None for one in inconclusive):

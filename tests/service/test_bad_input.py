@@ -12,6 +12,7 @@ from bench_prep.cli import app
 from bench_prep.errors import BenchPrepError
 
 MODEL = "LlamaForCausalLM"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,9 @@ MODEL = "LlamaForCausalLM"
         ([MODEL, "--prompts", "other.csv"], 2, "line 1: no JSON"),
         ([MODEL, "--prompts", "good.jsonl"], 2, "LlamaForCausalLM has no tokenizer"),
         ([MODEL, "--predicted", "none.csv"], 2, "none.csv"),
+        ([MODEL, "--predicted", f"{RESULTS}/serve-h200-0.26.0.csv"], 2, "is of bench-prep serve"),
+        ([MODEL, "--predicted", f"{RESULTS}/against-0.32.0.csv"], 2, "timed another candidate"),
+        ([MODEL, "--predicted", "x.csv", "--url", "http://x"], 2, "nothing is compared"),
         ([MODEL, "--serve-args", "'"], 2, "--serve-args cannot be read"),
         (["other.csv"], 2, "config.json cannot be used"),
         ([MODEL, "--weights"], 2, "no folder with *.safetensors"),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
+from bench_prep.errors import UsageError
 from bench_prep.measure.verdict import Verdict
+from bench_prep.report.schema import COLUMNS
 from bench_prep.service.answers import (
     ARMS,
     Answer,
@@ -20,10 +25,12 @@ from bench_prep.service.answers import (
     percentiles_ms,
     tokens_per_s,
 )
-from bench_prep.service.figures import Limits, TierResult, judge_tier
-from bench_prep.service.predicted import Predicted, prediction
+from bench_prep.service.figures import Limits, TierResult, judge_tier, judge_tiers
+from bench_prep.service.predicted import Predicted, predicted_by, prediction
 from bench_prep.service.view import tier_view
+from bench_prep.settings import OF_WORKTREE
 
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 TOKENS = 21
 #: Of 12 requests: what each brings of its own, and noise of 0.2 %.
 NOISE = random.Random(1)
@@ -231,6 +238,10 @@ def test_limits_and_figures() -> None:
     assert Limits().met([one]) is None
     assert Limits(tpot_ms=19.9).met([one]) == 0 == Limits(ttft_ms=99).met([one])
     assert Limits(ttft_ms=100.1, tpot_ms=20.1).met([one, one]) == 2
+    late = replace(one, chunks=(TOKENS - 1, 1), itl=(10.0,))
+    assert math.isnan(late.tpot) and Limits(tpot_ms=20.1).met([one, late]) == 1
+    single = replace(one, tokens=(1,), chunks=(1,), itl=())
+    assert Limits(tpot_ms=20.1).met([single]) == 1
     assert tokens_per_s([one, one]) == pytest.approx(TOKENS / 0.5)
     assert percentiles_ms([0.001, 0.002, 0.003])[0] == pytest.approx(2)
 
@@ -244,27 +255,51 @@ def test_log_probabilities_are_compared_up_to_the_first_other_token() -> None:
     one = Answers(answer(0.02), ())
     assert logprob_difference(one, Answers(other, ())) == 0.25
     assert logprob_difference(one, one) == 0
-    assert logprob_difference(one, Answers(replace(other, logprobs=()), ())) is None
+    assert logprob_difference(one, Answers(replace(other, logprobs=()), ())) == math.inf
+    nothing = Answers(replace(answer(0.02), logprobs=()), ())
+    assert logprob_difference(nothing, nothing) is None
+    for few in ((-1.0,), (-1.0, math.nan) + (-1.0,) * (TOKENS - 2)):
+        lacking = Answers(replace(answer(0.02), logprobs=few), ())
+        assert logprob_difference(one, lacking) == logprob_difference(lacking, one) == math.inf
+        assert logprob_difference(lacking, lacking) == 0
 
 
-def test_a_gain_with_other_log_probabilities_is_none() -> None:
+@pytest.mark.parametrize(
+    ("candidate", "own", "noise", "expected"),
+    [
+        (-1.5, -1.0, 0.0, "inconclusive"),
+        (-1.5, -1.25, 0.0, "faster"),
+        (-1.5, -1.01, 0.0, "inconclusive"),
+        # vLLM's own servers differ elsewhere.
+        (-1.5, -1.0, 0.1, "faster"),
+        (-1.5, -1.0, 0.01, "inconclusive"),
+        (None, -1.0, 0.0, "inconclusive"),
+        (None, -2.0, 0.0, "inconclusive"),
+        (-1.5, None, 0.0, "inconclusive"),
+        (math.nan, -2.0, 0.0, "inconclusive"),
+    ],
+)
+def test_a_gain_with_other_log_probabilities_is_none(
+    candidate: float | None, own: float | None, noise: float, expected: str
+) -> None:
     """A wrong slot can change them, and no token."""
     found = arms(1, 0.8, 1)
-
-    def apart(arm: str, by: float) -> None:
-        warmup = replace(found[arm].warmup, logprobs=(-1.0 - by,) * TOKENS)
+    for arm, value in (("candidate", candidate), ("baseline_after", own)):
+        logprobs = () if value is None else (value,) * TOKENS
+        warmup = replace(found[arm].warmup, logprobs=logprobs)
         found[arm] = replace(found[arm], warmup=warmup)
-
-    apart("candidate", 0.5)
-    result = judge_tier(found, 0.01, Limits(), "")
-    assert (result.logprobs, result.own_logprobs) == (0.5, 0)
-    assert result.metrics["tpot"].verdict == "inconclusive"
-    assert "log-probabilities differ by up to 0.5" in result.metrics["tpot"].refused
-    text = shown(found, result)
-    assert "log-probabilities differ by at most 0.5, vLLM's own two servers' by 0." in text
-    assert "What to do: run again: if they differ again" in text
-    apart("baseline_after", 0.25)  # vLLM's own do, too
-    assert said(found) == "faster"
+    quiet, noisy = arms(1, 0.8, 1), arms(1, 0.8, 1)
+    warmup = replace(noisy["baseline_after"].warmup, logprobs=(-1.0 - noise,) * TOKENS)
+    noisy["baseline_after"] = replace(noisy["baseline_after"], warmup=warmup)
+    tiers = {arm: {"a": found[arm], "b": quiet[arm], "c": noisy[arm]} for arm in ARMS}
+    result = judge_tiers(tiers, 0.01, Limits(), "")["a"]
+    tpot = result.metrics["tpot"]
+    assert tpot.verdict == expected
+    assert ("log-probabilities differ" in tpot.refused) == (expected == "inconclusive")
+    assert ("What to do: run again; if they differ again" in shown(found, result)) == (
+        expected == "inconclusive"
+    )
+    assert "equal to the bit" not in shown(found, result)
 
 
 def test_predictions() -> None:
@@ -281,15 +316,56 @@ def test_predictions() -> None:
     assert prediction(Predicted(0.001, None, "x"), nothing).startswith("neither confirmed")
 
 
-def test_another_model_s_step_predicts_nothing() -> None:
-    engine = Predicted(0.6, 0.4, "x.csv, run 1", "hash")
-    assert engine.of("hash") == engine
-    other = engine.of("another")
-    assert (other.best, other.step_ms) == (0.6, None)
-    assert other.where == "x.csv, run 1; the step there is another model's"
-    assert "does not name" in Predicted(0.6, 0.4, "x").of("hash").where
-    component = Predicted(0.6, None, "x")
-    assert component.of("hash") == component
+def test_what_is_of_something_else_predicts_nothing() -> None:
+    here = {"device_name": "card", "vllm_version": "1"}
+    machine = "card", "1"
+    engine = Predicted(0.6, 0.4, "x.csv, run 1", "hash", machine)
+    assert engine.of("hash", "", here) == engine
+    for model, arguments, words in (
+        ("another", "", "of another model"),
+        ("hash", "--enforce-eager", "without these --serve-args"),
+    ):
+        other = engine.of(model, arguments, here)
+        assert (other.best, other.step_ms, other.doubt) == (0.6, None, "")
+        assert other.where == f"x.csv, run 1; the step there is {words}"
+    assert "does not name" in replace(engine, model="").of("hash", "", here).where
+    component = replace(engine, step_ms=None, model="")
+    assert component.of("hash", "--enforce-eager", here) == component
+    elsewhere = component.of("hash", "", here | {"device_name": "another"})
+    measured = judge_tier(arms(1, 0.8, 1), 0.01, Limits(), "").metrics["tpot"]
+    assert prediction(elsewhere, measured) == "not comparable: it is of card and vLLM 1"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"candidate": "mine.py:attach"}, "timed another candidate"),
+        ({"candidate": OF_WORKTREE}, "timed another candidate"),
+        ({"equal": "False"}, "no saving with equal outputs"),
+        ({"clock": "ready"}, "no row of the host's clock"),
+    ],
+)
+def test_no_prediction(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    frame = pd.read_csv(RESULTS / "cpu-0.32.0.csv", dtype=str)
+    path = tmp_path / "a.csv"
+    for name, value in change.items():
+        frame[name] = value
+    if "equal" in change:
+        timed = [c.name for c in COLUMNS if c.group == "result" and c.unit]
+        frame[timed] = ""
+        frame["verdict"] = "different"
+    frame.to_csv(path, index=False)
+    with pytest.raises(UsageError, match=words):
+        predicted_by(path)
+
+
+def test_the_step_is_of_the_same_run(tmp_path: Path) -> None:
+    path = RESULTS / "engine-h200-0.26.0.csv"
+    assert predicted_by(path).step_ms == pytest.approx(0.45, abs=0.01)
+    frame = pd.read_csv(path, dtype=str)
+    frame.loc[frame["clock"] == "step", "run"] = "another"
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    assert predicted_by(tmp_path / "a.csv").step_ms is None
 
 
 @pytest.mark.parametrize(
