@@ -63,7 +63,7 @@ def time_engine(
                 "method": asdict(method),
             },
             engine_environment(device, fastpath=True),
-            found.on_event,
+            lambda event: update(found.on_event(event)),
             begun.log,
         )
     require_done(found.last, begun.log)
@@ -124,11 +124,13 @@ class _Found:
         self.stopped_by: StoppedBy | None = None
         self.last: dict[str, Any] = {}
 
-    def on_event(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> str:
+        """Keep it; what the engine does next, in words."""
         self.last = event
         match event["event"]:
             case "loaded":
                 self.settings, self.environment = event["settings"], event["environment"]
+                return "comparing steps"
             case "equal":
                 self.checked = event["steps"]
             case "rounds":
@@ -136,6 +138,7 @@ class _Found:
                 self.spans += [Span.from_json(one) for one in event["spans"]]
             case "stopped":
                 self.stopped_by = event["by"]
+        return f"{len(self.rounds)} rounds"
 
 
 def engine_arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:

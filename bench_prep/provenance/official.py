@@ -246,7 +246,9 @@ def _unpack(archive: Path, place: Path, version: str) -> None:
     shutil.rmtree(unpacking, ignore_errors=True)
     unpacking.mkdir(parents=True)
     with tarfile.open(archive) as tar:
-        tar.extractall(unpacking, filter="data")
+        if hasattr(tarfile, "data_filter"):  # since Python 3.11.4; the archive is a pinned one
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(unpacking)
     root = unpacking / place.name
     _record_hashes(Worktree(root, version).sources(), unpacking, _release_hashes_file(version))
     apply_corrections(root, version)

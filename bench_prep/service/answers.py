@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bench_prep.service.other_work import OtherWork
+
 #: The servers of a comparison, in the order in which they run.
 ARMS = ("baseline_before", "candidate", "baseline_after")
 #: Seconds, less than any decode step: two tokens so close were made earlier, and came late.
@@ -96,10 +98,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """One arm's answers to one tier; `warmup` is compared too, and has log-probabilities."""
+    """One arm's answers to one tier; `warmup` is compared too, and has log-probabilities.
+
+    `other_work` is of other processes while it answered.
+    """
 
     warmup: Answer
     timed: tuple[Answer, ...]
+    other_work: OtherWork | None = None
 
     @property
     def all(self) -> tuple[Answer, ...]:

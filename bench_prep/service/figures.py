@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench_prep.measure.doubts import OTHER_WORK
 from bench_prep.measure.statistics import Figures, compare, over_rounds
 from bench_prep.measure.verdict import (
     Effect,
@@ -31,6 +32,7 @@ from bench_prep.service.answers import (
     first_difference,
     logprob_difference,
 )
+from bench_prep.service.other_work import OtherWork
 
 #: What a request is measured by; one value of each, in seconds.
 METRICS: dict[str, Callable[[Answer], float]] = {
@@ -43,6 +45,8 @@ METRICS: dict[str, Callable[[Answer], float]] = {
 MOST_LATE = 0.1
 #: Two starts of the same server do so on a machine that is busy with other things, too.
 SERVERS_DIFFER = "vLLM's own two servers differ by"
+#: So it can look like a difference between two servers.
+OTHERS_WORKED = "other work kept"
 #: As a wrong KV slot makes them that changes no token.
 LOGPROBS_DIFFER = "log-probabilities differ"
 #: So many times as far as vLLM's own two servers' they may: a largest difference scatters.
@@ -152,7 +156,8 @@ def judge_tier(
         known = [one for one in rounds if all(math.isfinite(v) and v > 0 for v in one)]
         if known:
             doubts = [*always, late[name]] if name in late else always
-            metrics[name] = judge(known, margin, equal, reasons, doubts)
+            beside = [arms[arm].other_work for arm in ARMS]
+            metrics[name] = judge(known, margin, equal, reasons, doubts, beside)
     return TierResult(unstable, difference, logprobs, own_logprobs, unused, late, metrics)
 
 
@@ -162,10 +167,12 @@ def judge(
     equal: bool,
     reasons: Sequence[str] = (),
     always: Sequence[str] = (),
+    beside: Sequence[OtherWork | None] = (),
 ) -> Judged:
     """The verdict on requests: of each the three arms' values, in seconds.
 
-    `reasons` refuse "faster", `always` any verdict on times.
+    `reasons` refuse "faster", `always` any verdict on times; `beside` is what other processes did
+    meanwhile, for each arm.
     """
     effect = effect_of([log_ratio(*one) for one in rounds])
     said = verdict(effect, margin, equal)
@@ -180,7 +187,7 @@ def judge(
         return found
     refused = [*(reasons if said == "faster" else ()), *always]
     if said in ("faster", "slower", "same"):
-        refused += _doubt(rounds, said, margin)
+        refused += _doubt(rounds, said, margin) + _uneven(beside, said)
     if not refused:
         return found
     return replace(found, verdict="inconclusive", refused="; ".join(refused))
@@ -190,6 +197,25 @@ def _doubt(rounds: Sequence[tuple[float, ...]], said: Verdict, margin: float) ->
     """Whether two starts of the same server differ as much as what is said."""
     differ = starts_differ(rounds, said, margin)
     return [] if differ is None else [f"{SERVERS_DIFFER} {100 * differ:.1f} %"]
+
+
+def _uneven(beside: Sequence[OtherWork | None], said: Verdict) -> list[str]:
+    """Whether other work was beside the servers that would make this of equal ones."""
+    known = [one for one in beside if one is not None]
+    if len(known) != len(ARMS):
+        return []
+    before, candidate, after = (one.busy for one in known)
+    more = {
+        "faster": min(before, after) - candidate,
+        "slower": candidate - max(before, after),
+        "same": max(abs(candidate - before), abs(candidate - after)),
+    }[said]
+    if more <= OTHER_WORK * known[0].processors:
+        return []
+    return [
+        f"{OTHERS_WORKED} {before:.1f}, {candidate:.1f} and {after:.1f} of {known[0].processors} "
+        "processors busy beside the three servers"
+    ]
 
 
 def together(answers: Sequence[Answer]) -> float:

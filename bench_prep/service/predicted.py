@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from bench_prep.errors import UsageError
 from bench_prep.report.cells import missing
 from bench_prep.report.read import other_command
+from bench_prep.report.schema import BLOCK_COLUMNS
 from bench_prep.report.store import load
 from bench_prep.service.figures import Judged
 from bench_prep.settings import AS_PLUGIN, OUR_CANDIDATE
@@ -20,6 +23,9 @@ _GIVE = "give the CSV of bench-prep engine or bench-prep run"
 @dataclass(frozen=True)
 class Predicted:
     """Saved per step by a result of `bench-prep run` or `engine`, in milliseconds.
+
+    As the service's own saving, (before + after) / 2 - candidate: `saved_ms` of such a result is
+    less, of the faster baseline.
 
     Attributes:
         host_ms: what the preparation keeps the host busy for less: if nothing else were waited
@@ -75,18 +81,26 @@ def predicted_by(path: Path) -> Predicted:
     host = hosts.iloc[-1]
     if host["candidate"] not in (OUR_CANDIDATE, AS_PLUGIN):
         raise UsageError(f"the last run of {path} timed another candidate", _GIVE)
-    if missing(host["equal"]) or not host["equal"] or missing(host["saved_ms"]):
+    host_ms = _saved(host)
+    if missing(host["equal"]) or not host["equal"] or host_ms is None:
         raise UsageError(f"the last run of {path} has no saving with equal outputs", _GIVE)
     steps = frame[(frame["clock"] == "step") & (frame["run"] == host["run"]) & (frame["run"] != "")]
     step = None if steps.empty else steps.iloc[-1]
     said = "" if host["verdict"] == "faster" else f", {host['verdict'] or 'without a verdict'}"
     return Predicted(
-        float(host["saved_ms"]),
-        None if step is None or missing(step["saved_ms"]) else float(step["saved_ms"]),
+        host_ms,
+        None if step is None else _saved(step),
         f"{path.name}, run {host['run'] or 'unknown'}{said}",
         "" if step is None else str(step["model_config_sha256"]),
         (str(host["device_name"]), str(host["vllm_version"])),
     )
+
+
+def _saved(row: pd.Series[Any]) -> float | None:
+    before, candidate, after = (row[name] for name in BLOCK_COLUMNS)
+    if any(missing(value) for value in (before, candidate, after)):
+        return None
+    return float((before + after) / 2 - candidate)
 
 
 def prediction(predicted: Predicted, measured: Judged, doubt: str = "") -> str:

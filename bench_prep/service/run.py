@@ -31,6 +31,7 @@ from bench_prep.service.answers import ARMS, Answer, Answers
 from bench_prep.service.figures import DECISIVE, TierResult, judge_tiers
 from bench_prep.service.load import LONGEST, Load, vocab_size
 from bench_prep.service.names import MODEL, SERVER
+from bench_prep.service.other_work import Meter
 from bench_prep.service.predicted import Predicted, predicted_by, prediction
 from bench_prep.service.processes import (
     Client,
@@ -246,7 +247,7 @@ class Comparison:
     ) -> dict[str, Answers]:
         found = {}
         for tier, prompts in self.run.prompts.items():
-            answers = []
+            answers, meter = [], Meter()
             for number, prompt in enumerate(prompts):
                 update(f"prompts of {tier} tokens, request {number} of {len(prompts) - 1}")
                 command = {
@@ -261,7 +262,7 @@ class Comparison:
                     command["logprobs"] = 1
                 event = asking.ask(service, command, self.load.patience)
                 answers.append(Answer.of(event, len(prompt.tokens), prompt.answer))
-            found[tier] = Answers(answers[0], tuple(answers[1:]))
+            found[tier] = Answers(answers[0], tuple(answers[1:]), meter.other_work())
         return found
 
     def _prepare(self, service: Service, folder: Path, model: str) -> None:

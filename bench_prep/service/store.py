@@ -23,7 +23,7 @@ SETTINGS = (
 )  # fmt: skip
 #: Of one arm: `baseline_before_ms` is the median.
 OF_METRIC = ("ms", "p95_ms", "p99_ms")
-OF_ARM = ("tokens", "tokens_per_s", "together_pct", "sla_met", "correct")
+OF_ARM = ("tokens", "tokens_per_s", "together_pct", "sla_met", "correct", "others_busy")
 JUDGED = (
     "drift_pct", "speedup", "reduction_pct", "saved_ms", "saved_low_ms", "saved_high_ms",
     "effect_pct", "effect_low_pct", "effect_high_pct", "verdict", "refused",
@@ -72,6 +72,8 @@ def rows(
             }
         for arm, found in arms.items():
             shared |= _arm_cells(arm, found[tier].timed, limits)
+            if (beside := found[tier].other_work) is not None:
+                shared[f"{arm}_others_busy"] = round(beside.busy, 2)
         for metric in METRICS:
             cells = dict(shared, metric=metric)
             for arm, found in arms.items():

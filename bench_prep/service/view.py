@@ -11,10 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bench_prep.measure.doubts import OTHER_WORK
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.service.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
 from bench_prep.service.figures import (
     LOGPROBS_DIFFER,
+    OTHERS_WORKED,
     SERVERS_DIFFER,
     Judged,
     Limits,
@@ -25,6 +27,7 @@ from bench_prep.service.store import values_of
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token", "latency": "latency"}
 _HEADS = {"baseline_before": "without", "candidate": "with", "baseline_after": "without"}
+_OF = "of the warm-up's answer"
 _COLOURS = {"faster": "green", "slower": "red", "different": "red", "inconclusive": "yellow"}
 
 
@@ -91,11 +94,25 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
         lines.append(f"vLLM's own two servers answer differently: {result.unstable}.")
     elif not result.difference:
         lines.append(f"Outputs: identical, token by token{_logprobs(result)}.")
-    refused = {why: name for name, why in result.late.items() if name not in result.metrics}
-    refused |= {one.refused: name for name, one in result.metrics.items() if one.refused}
-    lines += [f"No verdict for {_NAMES[name]}: {why}." for why, name in refused.items()]
-    todo = _todo([one for one in result.metrics.values() if one.verdict == "inconclusive"])
-    return [*lines, f"What to do: {todo}."] if todo else lines
+    refused = {name: why for name, why in result.late.items() if name not in result.metrics}
+    refused |= {name: one.refused for name, one in result.metrics.items() if one.refused}
+    for why in dict.fromkeys(refused.values()):
+        names = [_NAMES[name] for name, other in refused.items() if other == why]
+        lines.append(f"No verdict for {', '.join(names)}: {why}.")
+    lines += _beside(list(arms.values()))
+    open_ones = {n: one for n, one in result.metrics.items() if one.verdict == "inconclusive"}
+    todo = _todo([*open_ones.values()])
+    names = [_NAMES[name] for name in open_ones]
+    return [*lines, f"What to do for {', '.join(names)}: {todo}."] if todo else lines
+
+
+def _beside(arms: list[Answers]) -> list[str]:
+    """Other work of which a run would say that it makes the result doubtful."""
+    found = [one.other_work for one in arms if one.other_work is not None]
+    if all(one.busy <= OTHER_WORK * one.processors for one in found):
+        return []
+    busy = " / ".join(f"{one.busy:.1f}" for one in found)
+    return [f"Other work kept {busy} of {found[0].processors} processors busy meanwhile."]
 
 
 def _logprobs(result: TierResult) -> str:
@@ -103,12 +120,13 @@ def _logprobs(result: TierResult) -> str:
     if result.logprobs is None:
         return ""
     if not result.logprobs and not result.own_logprobs:
-        return "; log-probabilities are equal to the bit"
+        return f"; log-probabilities {_OF} are equal to the bit"
     if math.isinf(result.logprobs) or math.isinf(result.own_logprobs or 0.0):
-        return "; log-probabilities are not known of all tokens"
+        return f"; log-probabilities {_OF} are not known of all tokens"
+    own = result.own_logprobs or 0.0
     return (
-        f"; log-probabilities differ by at most {result.logprobs:.3g}, vLLM's own two servers' by "
-        f"{result.own_logprobs or 0.0:.3g}"
+        f"; log-probabilities {_OF} differ by at most {result.logprobs:.3g}, "
+        f"vLLM's own two servers' by {own:.3g}"
     )
 
 
@@ -116,7 +134,8 @@ def _todo(inconclusive: list[Judged]) -> str:
     """What may settle it, if anything."""
     if any(LOGPROBS_DIFFER in one.refused for one in inconclusive):
         return "run again; if they differ again, find out why before you use the candidate"
-    if any(SERVERS_DIFFER in one.refused for one in inconclusive):
+    quieter = SERVERS_DIFFER, OTHERS_WORKED
+    if any(words in one.refused for one in inconclusive for words in quieter):
         return "run again on a quieter machine"
     if any(one.effect.low is None for one in inconclusive):
         return f"give more --requests, a verdict needs {ROUNDS_FOR_VERDICT}"
