@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -129,25 +128,25 @@ def first_difference(one: Answers, other: Answers) -> str:
 
 
 def logprob_difference(one: Answers, other: Answers) -> float | None:
-    """The largest difference of a chosen token's log-probability; None where none are known.
+    """The largest difference of a chosen token's log-probability; infinite where one is missing.
 
-    Up to the first other token: what follows answers another text. Infinite where one of the two
-    lacks one that the other has.
+    Up to the first other token: what follows answers another text. None where that is the first.
     """
     here, there = one.warmup, other.warmup
     same = next(
         (i for i, (a, b) in enumerate(zip(here.tokens, there.tokens, strict=False)) if a != b),
         min(len(here.tokens), len(there.tokens)),
     )
-    pairs = zip_longest(here.logprobs[:same], there.logprobs[:same], fillvalue=None)
+    if min(len(here.logprobs), len(there.logprobs)) < same:
+        return math.inf
+    pairs = zip(here.logprobs[:same], there.logprobs[:same], strict=True)
     return max((_apart(a, b) for a, b in pairs), default=None)
 
 
-def _apart(one: float | None, other: float | None) -> float:
-    """How far; 0 of two that are no numbers."""
-    if one is None or other is None or math.isnan(one) != math.isnan(other):
-        return math.inf
-    return 0.0 if one == other or math.isnan(one) else abs(one - other)
+def _apart(one: float, other: float) -> float:
+    """How far two numbers are; infinite of what is none."""
+    apart = 0.0 if one == other else abs(one - other)
+    return math.inf if math.isnan(apart) else apart
 
 
 def percentiles_ms(seconds: Sequence[float]) -> tuple[float, float, float]:

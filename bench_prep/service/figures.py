@@ -128,7 +128,7 @@ def judge_tiers(
     """All tiers of `arms`, arm -> tier -> answers, as `judge_tier`."""
     tiers = {tier: {arm: arms[arm][tier] for arm in ARMS} for tier in arms[ARMS[0]]}
     own = (logprob_difference(one[ARMS[0]], one[ARMS[2]]) for one in tiers.values())
-    noise = max((one for one in own if one is not None), default=0.0)
+    noise = max((one for one in own if one is not None and math.isfinite(one)), default=0.0)
     return {tier: judge_tier(one, margin, limits, unused, noise) for tier, one in tiers.items()}
 
 
@@ -146,7 +146,7 @@ def judge_tier(
     logprobs = logprob_difference(before, candidate)
     own_logprobs = logprob_difference(before, after)
     reasons = _reasons(arms, limits, unused)
-    reasons += _other_logprobs(logprobs or 0.0, max(own_logprobs or 0.0, noise))
+    reasons += _other_logprobs(logprobs or 0.0, own_logprobs or 0.0, noise)
     always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
     equal = not difference or bool(unstable)
     late = _late(arms)
@@ -251,12 +251,13 @@ def _late(arms: Mapping[str, Answers]) -> dict[str, str]:
     }
 
 
-def _other_logprobs(apart: float, own: float) -> list[str]:
+def _other_logprobs(apart: float, own: float, noise: float) -> list[str]:
     """Whether the candidate's are further from vLLM's own than these are from each other."""
-    if not apart or (apart <= FARTHER * own and math.isfinite(own)):
+    if math.isinf(apart) or math.isinf(own):
+        return [f"{LOGPROBS_DIFFER}: some are missing"]
+    own = max(own, noise)
+    if apart <= FARTHER * own:
         return []
-    if not math.isfinite(apart) or not math.isfinite(own):
-        return [f"{LOGPROBS_DIFFER}: one server's answers lack some"]
     return [f"{LOGPROBS_DIFFER} by up to {apart:.3g}, and vLLM's own two servers' by {own:.3g}"]
 
 

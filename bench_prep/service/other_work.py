@@ -31,21 +31,30 @@ class Meter:
 
     def other_work(self) -> OtherWork | None:
         """Since the beginning; None where the kernel does not count."""
-        before, after, own = self._state, read_state(), own_s() - self._own_s
-        if before.busy_s is None or after.busy_s is None or not after.processors:
+        before, after, then, now = self._state, read_state(), self._own_s, own_s()
+        if None in (before.busy_s, after.busy_s, then, now, after.processors):
             return None
-        busy = (after.busy_s - before.busy_s - own) / (after.at_s - before.at_s)
-        return OtherWork(max(busy, 0.0), after.processors)
+        busy = after.busy_s - before.busy_s - (now - then)  # type: ignore[operator]
+        share = busy / (after.at_s - before.at_s)
+        processors = after.processors or 1
+        return OtherWork(min(max(share, 0.0), float(processors)), processors)
 
 
-def own_s() -> float:
-    """Processor time of this process and of all that descend from it, ended ones too."""
+def own_s() -> float | None:
+    """Processor time of this process and of all that descend from it, ended ones too.
+
+    None where the processes of others are hidden, and with them who descends from whom.
+    """
     here = psutil.Process()
-    return sum(map(sum, _times([here, *here.children(recursive=True)])))
+    try:
+        ours = [here, *here.children(recursive=True)]
+    except psutil.Error:
+        return None
+    return sum(map(sum, _times(ours)))
 
 
 def _times(processes: list[psutil.Process]) -> Iterator[tuple[float, ...]]:
     for process in processes:
-        with suppress(psutil.Error):  # it has ended: its parent has its time
+        with suppress(psutil.Error):  # it has just ended
             times = process.cpu_times()
             yield times.user, times.system, times.children_user, times.children_system

@@ -55,7 +55,9 @@ class Predicted:
         Another model's step is no prediction, and nothing of another machine is.
         """
         here = str(environment.get("device_name")), str(environment.get("vllm_version"))
-        doubt = "" if here == self.machine else f"it is of {' and vLLM '.join(self.machine)}"
+        device, version = self.machine
+        said = f"{device or 'an unknown device'} and vLLM {version or '(unknown)'}"
+        doubt = "" if here == self.machine else f"it is of {said}"
         if self.step_ms is None or (self.model == model and not arguments):
             return replace(self, doubt=doubt)
         whose = "of another model" if self.model else "of a model that it does not name"
@@ -80,7 +82,7 @@ def predicted_by(path: Path) -> Predicted:
         raise UsageError(f"{path} has no row of the host's clock", _GIVE)
     host = hosts.iloc[-1]
     if host["candidate"] not in (OUR_CANDIDATE, AS_PLUGIN):
-        raise UsageError(f"the last run of {path} timed another candidate", _GIVE)
+        raise UsageError(f"the last run of {path} is not of the fast path", _GIVE)
     host_ms = _saved(host)
     if missing(host["equal"]) or not host["equal"] or host_ms is None:
         raise UsageError(f"the last run of {path} has no saving with equal outputs", _GIVE)

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,10 @@ class Comparison:
             # What the client knows is of its own machine and vLLM.
             self.run.environment = {"vllm_version": version_of(service.url)}
             self._prepare(service, folder, model)
-            self.run.arms["candidate"] = self._asked(service, asking, model, update)
+            found = self._asked(service, asking, model, update)
+            # It is no process of ours: its own work would be other work.
+            found = {tier: replace(one, other_work=None) for tier, one in found.items()}
+            self.run.arms["candidate"] = found
         version = self.run.environment["vllm_version"] or "of an unknown version"
         self.stages.passed(
             "service",

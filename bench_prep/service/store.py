@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -145,7 +146,7 @@ def requests_text(arms: Arms) -> bytes:
         for tier, answers in tiers.items():
             for number, one in enumerate(answers.all):
                 record = {"arm": arm, "tier": tier, "request": number, **asdict(one)}
-                record["logprobs"] = [None if value != value else value for value in one.logprobs]
+                record["logprobs"] = [v if math.isfinite(v) else None for v in one.logprobs]
                 lines.append(json.dumps(record) + "\n")
     return gzip.compress("".join(lines).encode(), mtime=0)
 

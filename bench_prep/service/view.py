@@ -100,16 +100,17 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
         names = [_NAMES[name] for name, other in refused.items() if other == why]
         lines.append(f"No verdict for {', '.join(names)}: {why}.")
     lines += _beside(list(arms.values()))
-    open_ones = {n: one for n, one in result.metrics.items() if one.verdict == "inconclusive"}
-    todo = _todo([*open_ones.values()])
-    names = [_NAMES[name] for name in open_ones]
-    return [*lines, f"What to do for {', '.join(names)}: {todo}."] if todo else lines
+    remedies = {name: _todo(one) for name, one in result.metrics.items()}
+    for todo in dict.fromkeys(filter(None, remedies.values())):
+        names = [_NAMES[name] for name, other in remedies.items() if other == todo]
+        lines.append(f"What to do for {', '.join(names)}: {todo}.")
+    return lines
 
 
 def _beside(arms: list[Answers]) -> list[str]:
     """Other work of which a run would say that it makes the result doubtful."""
     found = [one.other_work for one in arms if one.other_work is not None]
-    if all(one.busy <= OTHER_WORK * one.processors for one in found):
+    if len(found) < len(arms) or all(one.busy <= OTHER_WORK * one.processors for one in found):
         return []
     busy = " / ".join(f"{one.busy:.1f}" for one in found)
     return [f"Other work kept {busy} of {found[0].processors} processors busy meanwhile."]
@@ -130,16 +131,17 @@ def _logprobs(result: TierResult) -> str:
     )
 
 
-def _todo(inconclusive: list[Judged]) -> str:
+def _todo(one: Judged) -> str:
     """What may settle it, if anything."""
-    if any(LOGPROBS_DIFFER in one.refused for one in inconclusive):
+    if one.verdict != "inconclusive":
+        return ""
+    if LOGPROBS_DIFFER in one.refused:
         return "run again; if they differ again, find out why before you use the candidate"
-    quieter = SERVERS_DIFFER, OTHERS_WORKED
-    if any(words in one.refused for one in inconclusive for words in quieter):
+    if SERVERS_DIFFER in one.refused or OTHERS_WORKED in one.refused:
         return "run again on a quieter machine"
-    if any(one.effect.low is None for one in inconclusive):
+    if one.effect.low is None:
         return f"give more --requests, a verdict needs {ROUNDS_FOR_VERDICT}"
-    return "give more --requests" if any(not one.refused for one in inconclusive) else ""
+    return "" if one.refused else "give more --requests"
 
 
 def _lengths(answers: tuple[Answer, ...]) -> str:

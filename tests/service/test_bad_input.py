@@ -28,7 +28,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
         ([MODEL, "--prompts", "good.jsonl"], 2, "LlamaForCausalLM has no tokenizer"),
         ([MODEL, "--predicted", "none.csv"], 2, "none.csv"),
         ([MODEL, "--predicted", f"{RESULTS}/serve-h200-0.26.0.csv"], 2, "is of bench-prep serve"),
-        ([MODEL, "--predicted", f"{RESULTS}/against-0.32.0.csv"], 2, "timed another candidate"),
+        ([MODEL, "--predicted", f"{RESULTS}/against-0.32.0.csv"], 2, "is not of the fast path"),
         ([MODEL, "--predicted", "x.csv", "--url", "http://x"], 2, "nothing is compared"),
         ([MODEL, "--serve-args", "'"], 2, "--serve-args cannot be read"),
         (["other.csv"], 2, "config.json cannot be used"),

@@ -257,12 +257,12 @@ def test_log_probabilities_are_compared_up_to_the_first_other_token() -> None:
     assert logprob_difference(one, Answers(other, ())) == 0.25
     assert logprob_difference(one, one) == 0
     assert logprob_difference(one, Answers(replace(other, logprobs=()), ())) == math.inf
-    nothing = Answers(replace(answer(0.02), logprobs=()), ())
-    assert logprob_difference(nothing, nothing) is None
-    for few in ((-1.0,), (-1.0, math.nan) + (-1.0,) * (TOKENS - 2)):
+    for few in ((), (-1.0,), (-1.0, math.nan) + (-1.0,) * (TOKENS - 2)):
         lacking = Answers(replace(answer(0.02), logprobs=few), ())
         assert logprob_difference(one, lacking) == logprob_difference(lacking, one) == math.inf
-        assert logprob_difference(lacking, lacking) == 0
+        assert logprob_difference(lacking, lacking) == math.inf
+    another = Answers(replace(answer(0.02), tokens=tuple(range(1, TOKENS + 1))), ())
+    assert logprob_difference(one, another) is None
 
 
 @pytest.mark.parametrize(
@@ -308,6 +308,7 @@ def test_other_work_beside_one_server_is_no_difference(
         (None, -1.0, 0.0, "inconclusive"),
         (None, -2.0, 0.0, "inconclusive"),
         (-1.5, None, 0.0, "inconclusive"),
+        (-1.0, None, 0.0, "inconclusive"),
         (math.nan, -2.0, 0.0, "inconclusive"),
     ],
 )
@@ -371,8 +372,8 @@ def test_what_is_of_something_else_predicts_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"candidate": "mine.py:attach"}, "timed another candidate"),
-        ({"candidate": OF_WORKTREE}, "timed another candidate"),
+        ({"candidate": "mine.py:attach"}, "is not of the fast path"),
+        ({"candidate": OF_WORKTREE}, "is not of the fast path"),
         ({"equal": "False"}, "no saving with equal outputs"),
         ({"clock": "ready"}, "no row of the host's clock"),
     ],
@@ -389,6 +390,26 @@ def test_no_prediction(tmp_path: Path, change: dict[str, str], words: str) -> No
     frame.to_csv(path, index=False)
     with pytest.raises(UsageError, match=words):
         predicted_by(path)
+
+
+def test_a_remedy_is_for_what_it_can_help() -> None:
+    found = arms(1, 0.8, 1)
+    timed = [replace(one, expected="text") for one in found["candidate"].timed]
+    timed[0] = replace(timed[0], expected="another")
+    for arm in ARMS:
+        exact = tuple(replace(one, expected="text") for one in found[arm].timed)
+        found[arm] = replace(found[arm], timed=tuple(timed) if arm == "candidate" else exact)
+    for arm in ARMS:
+        scattered = [
+            replace(one, ttft=0.1 * NOISE.uniform(0.5, 1.5), latency=one.latency)
+            for one in found[arm].timed
+        ]
+        found[arm] = replace(found[arm], timed=tuple(scattered))
+    result = judge_tier(found, 0.01, Limits(), "")
+    assert result.metrics["ttft"].verdict == "inconclusive" and not result.metrics["ttft"].refused
+    text = shown(found, result)
+    assert "accuracy is worse: 11 requests instead of 12 and 12." in text
+    assert "What to do for TTFT: give more --requests." in text
 
 
 def test_the_step_is_of_the_same_run(tmp_path: Path) -> None:
