@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 import sys
 
 import pytest
@@ -17,6 +18,9 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 os.environ.update(child_environment("auto"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _STATUS = pytest.StashKey[int]()
 

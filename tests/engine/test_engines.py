@@ -12,7 +12,7 @@ from bench_prep.engine.shapes import write_model
 from bench_prep.stages import Stages
 
 ARCHITECTURES = [
-    pytest.param("Qwen2ForCausalLM", marks=pytest.mark.vllm),
+    pytest.param("Qwen2ForCausalLM", marks=[pytest.mark.vllm, pytest.mark.slow]),
     pytest.param("Gemma3ForCausalLM", marks=pytest.mark.vllm),
     pytest.param("Qwen3_5ForConditionalGeneration", marks=pytest.mark.gpu),
 ]

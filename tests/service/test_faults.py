@@ -24,7 +24,7 @@ from bench_prep.service.processes import Client, Patience, client, served
 from bench_prep.service.run import Comparison
 from bench_prep.service.store import COLUMNS, requests_path
 
-pytestmark = [pytest.mark.service, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
 PATIENCE = Patience(start_s=30, stall_s=2)
 BAD_SERVER = "tests.service.bad_server"

@@ -54,7 +54,7 @@ def test_a_service_with_and_without_the_fast_path(tmp_path: Path) -> None:
     assert tpot["prediction"].str.startswith("not comparable").all()
 
 
-@pytest.mark.service
+@pytest.mark.slow
 @pytest.mark.skipif(has_device(), reason="serves on the CPU")
 def test_a_file_of_prompts_with_a_tokenizer_and_answers(tmp_path: Path) -> None:
     model = tmp_path / "model"

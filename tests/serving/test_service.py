@@ -92,7 +92,7 @@ def complete(address: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.service
+@pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.skipif(has_device(), reason="serves on the CPU")
 def test_every_step_of_a_service_is_counted_when_it_is_ended(
