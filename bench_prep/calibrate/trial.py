@@ -16,7 +16,7 @@ from bench_prep.calibrate.workload import DeviceWork, HostWork, Planted, Speed, 
 from bench_prep.measure.comparison import Result, settle
 from bench_prep.measure.machine import cpu_model
 from bench_prep.measure.method import Method
-from bench_prep.measure.state import MachineState, read_state
+from bench_prep.measure.state import Span, others_busy, read_state
 from bench_prep.measure.verdict import Verdict
 from bench_prep.measure.watch import Watch
 
@@ -119,7 +119,7 @@ def try_once(
     made = WORKS[work](rng)
     before = read_state()
     result = settle_planted(rng, made, cell, method)
-    others = _others_busy(before, read_state())
+    others = others_busy([Span(before, read_state())])
     left_out = sum(bool(one.left_out) for one in result.rounds)
     shown = [clock for clock in result.clocks if clock != "host"]  # ready, or equal to it
     rows = []
@@ -150,7 +150,7 @@ def try_once(
                 baseline_ms=math.nan
                 if judged.figures is None
                 else round(judged.figures.baseline_ms.median, 6),
-                others_busy=others,
+                others_busy=None if others is None else round(others, 2),
                 started=started,
                 device=made.device_name,
                 numpy=np.__version__,
@@ -163,10 +163,3 @@ def try_once(
 
 def _pct(fraction: float) -> float:
     return round(100 * fraction, 4)
-
-
-def _others_busy(before: MachineState, after: MachineState) -> float | None:
-    if before.busy_s is None or after.busy_s is None:
-        return None
-    busy = after.busy_s - before.busy_s - (after.own_s - before.own_s)
-    return round(busy / (after.at_s - before.at_s), 2)

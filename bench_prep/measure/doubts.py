@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench_prep.measure.device_state import IDLE, POWER_CAP, DeviceState
-from bench_prep.measure.state import MachineState, Span
+from bench_prep.measure.state import MachineState, Span, grown, others_busy
 
 #: Share of the machine's processors that other work may keep busy.
 OTHER_WORK = 0.1
@@ -56,22 +56,18 @@ def _interpreter(states: Iterable[MachineState]) -> Iterator[Doubt]:
 
 
 def _processors(spans: Sequence[Span]) -> Iterator[Doubt]:
-    elapsed = sum(span.after.at_s - span.before.at_s for span in spans)
-    busy, own = _grown(spans, "busy_s"), _grown(spans, "own_s")
-    processors = spans[0].before.processors if spans else None
-    if busy and own is not None and processors:
-        others = (busy - own) / elapsed
-        if others > OTHER_WORK * processors:
-            yield Doubt(f"other work kept {others:.1f} of {processors} processors busy", PIN)
-    stolen = _grown(spans, "steal_s")
+    others, processors = others_busy(spans), spans[0].before.processors if spans else None
+    if others is not None and processors and others > OTHER_WORK * processors:
+        yield Doubt(f"other work kept {others:.1f} of {processors} processors busy", PIN)
+    busy, stolen = grown(spans, "busy_s"), grown(spans, "steal_s")
     if stolen and busy and stolen > STOLEN * (busy + stolen):
         yield Doubt(
             f"the hypervisor gave {100 * stolen / (busy + stolen):.1f} % of the processor time to "
             "others",
             "use a machine whose processors are not shared, or a quieter time",
         )
-    waited = _grown(spans, "waited_s")
-    if waited and waited > WAITED * elapsed:
+    elapsed, waited = grown(spans, "at_s"), grown(spans, "waited_s")
+    if elapsed and waited and waited > WAITED * elapsed:
         yield Doubt(
             f"the timing thread waited {100 * waited / elapsed:.1f} % of the time for a processor",
             PIN,
@@ -84,7 +80,7 @@ def _processors(spans: Sequence[Span]) -> Iterator[Doubt]:
 
 
 def _container(spans: Sequence[Span]) -> Iterator[Doubt]:
-    stopped = _grown(spans, "quota_s")
+    stopped = grown(spans, "quota_s")
     if stopped:
         yield Doubt(
             f"the container's processor quota stopped it for {1e3 * stopped:.0f} ms",
@@ -125,14 +121,6 @@ def _device(spans: Sequence[Span]) -> Iterator[Doubt]:
 def _working_clock(state: DeviceState) -> int | None:
     """An idle device lowers its clock; what that reading says of work is unknown."""
     return None if state.reasons is None or IDLE in state.reasons else state.clock_mhz
-
-
-def _grown(spans: Sequence[Span], name: str) -> float | None:
-    """By how many seconds a counter of `MachineState` grew in all spans; None: unknown."""
-    ends = [(getattr(span.before, name), getattr(span.after, name)) for span in spans]
-    if not ends or any(value is None for pair in ends for value in pair):
-        return None
-    return float(sum(after - before for before, after in ends))
 
 
 def unknown(spans: Sequence[Span]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -158,6 +158,23 @@ class Span:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Span:
         return cls(*(MachineState.from_json(data[name]) for name in ("before", "after")))
+
+
+def grown(spans: Sequence[Span], name: str) -> float | None:
+    """By how much a counter of `MachineState` grew in all spans, in its unit; None: unknown."""
+    ends = [(getattr(span.before, name), getattr(span.after, name)) for span in spans]
+    if not ends or any(value is None for pair in ends for value in pair):
+        return None
+    return float(sum(after - before for before, after in ends))
+
+
+def others_busy(spans: Sequence[Span]) -> float | None:
+    """Processors that other work than `own_s` kept busy, mean over the spans; None: unknown.
+
+    The kernel counts in ticks, so it can be a little below zero.
+    """
+    elapsed, busy, own = (grown(spans, name) for name in ("at_s", "busy_s", "own_s"))
+    return (busy - own) / elapsed if elapsed and busy is not None and own is not None else None
 
 
 def _governor(processors: tuple[int, ...]) -> str | None:

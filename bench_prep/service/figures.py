@@ -150,13 +150,13 @@ def judge_tier(
     always = [f"vLLM's own two servers answer differently ({unstable})"] if unstable else []
     equal = not difference or bool(unstable)
     late = _late(arms)
+    beside = [arms[arm].other_work for arm in ARMS]
     metrics = {}
     for name, value in METRICS.items():
         rounds = zip(*([value(one) for one in arms[arm].timed] for arm in ARMS), strict=True)
         known = [one for one in rounds if all(math.isfinite(v) and v > 0 for v in one)]
         if known:
             doubts = [*always, late[name]] if name in late else always
-            beside = [arms[arm].other_work for arm in ARMS]
             metrics[name] = judge(known, margin, equal, reasons, doubts, beside)
     return TierResult(unstable, difference, logprobs, own_logprobs, unused, late, metrics)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
-from bench_prep.measure.state import read_state
+from bench_prep.measure.state import MachineState, Span, others_busy, read_state
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,23 @@ class Meter:
     """Begins now; a process is ours if it descends from this one."""
 
     def __init__(self) -> None:
-        self._state, self._own_s = read_state(), own_s()
+        self._before = _state()
 
     def other_work(self) -> OtherWork | None:
         """Since the beginning; None where the kernel does not count."""
-        before, after, then, now = self._state, read_state(), self._own_s, own_s()
-        if None in (before.busy_s, after.busy_s, then, now, after.processors):
+        before, after = self._before, _state()
+        if before is None or after is None or not after.processors:
             return None
-        busy = after.busy_s - before.busy_s - (now - then)  # type: ignore[operator]
-        share = busy / (after.at_s - before.at_s)
-        processors = after.processors or 1
-        return OtherWork(min(max(share, 0.0), float(processors)), processors)
+        busy = others_busy([Span(before, after)])
+        if busy is None:
+            return None
+        return OtherWork(min(max(busy, 0.0), float(after.processors)), after.processors)
+
+
+def _state() -> MachineState | None:
+    """The machine's, with `own_s` of all processes that are ours; None where that is unknown."""
+    own = own_s()
+    return None if own is None else replace(read_state(), own_s=own)
 
 
 def own_s() -> float | None:

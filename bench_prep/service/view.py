@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -96,15 +96,17 @@ def _lines(arms: Mapping[str, Answers], result: TierResult | None, limits: Limit
         lines.append(f"Outputs: identical, token by token{_logprobs(result)}.")
     refused = {name: why for name, why in result.late.items() if name not in result.metrics}
     refused |= {name: one.refused for name, one in result.metrics.items() if one.refused}
-    for why in dict.fromkeys(refused.values()):
-        names = [_NAMES[name] for name, other in refused.items() if other == why]
-        lines.append(f"No verdict for {', '.join(names)}: {why}.")
+    lines += [f"No verdict for {text}." for text in _together(refused)]
     lines += _beside(list(arms.values()))
     remedies = {name: _todo(one) for name, one in result.metrics.items()}
-    for todo in dict.fromkeys(filter(None, remedies.values())):
-        names = [_NAMES[name] for name, other in remedies.items() if other == todo]
-        lines.append(f"What to do for {', '.join(names)}: {todo}.")
-    return lines
+    return [*lines, *(f"What to do for {text}." for text in _together(remedies))]
+
+
+def _together(texts: Mapping[str, str]) -> Iterator[str]:
+    """Each text once, after the metrics that it is of."""
+    for text in dict.fromkeys(filter(None, texts.values())):
+        names = [_NAMES[name] for name, other in texts.items() if other == text]
+        yield f"{', '.join(names)}: {text}"
 
 
 def _beside(arms: list[Answers]) -> list[str]:
@@ -122,9 +124,9 @@ def _logprobs(result: TierResult) -> str:
         return ""
     if not result.logprobs and not result.own_logprobs:
         return f"; log-probabilities {_OF} are equal to the bit"
-    if math.isinf(result.logprobs) or math.isinf(result.own_logprobs or 0.0):
-        return f"; log-probabilities {_OF} are not known of all tokens"
     own = result.own_logprobs or 0.0
+    if math.isinf(result.logprobs) or math.isinf(own):
+        return f"; log-probabilities {_OF} are not known of all tokens"
     return (
         f"; log-probabilities {_OF} differ by at most {result.logprobs:.3g}, "
         f"vLLM's own two servers' by {own:.3g}"
