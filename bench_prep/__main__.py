@@ -1,5 +1,5 @@
 """`python -m bench_prep` is `bench-prep`."""
 
-from bench_prep.cli import main
+from bench_prep.cli.app import main
 
 main()

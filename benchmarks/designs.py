@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 import typer
 
-from bench_prep.bringup import fastpath_sha256
+from bench_prep.decode.bring_up import fastpath_sha256
 from bench_prep.decode.equality import prove_equal
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Decoder, Workload, use_once

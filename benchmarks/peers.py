@@ -43,7 +43,7 @@ from bench_prep.calibrate.tally import Share
 from bench_prep.calibrate.trial import WORKS, Cell, settle_planted
 from bench_prep.calibrate.workload import Work, units_of
 from bench_prep.measure.machine import cpu_model
-from bench_prep.measure.method import Method
+from bench_prep.settings import Method
 
 #: A difference of this many per cent counts where a tool leaves that to its user.
 MARGIN_PCT = 1.0

@@ -11,7 +11,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-from bench_prep.target import child_environment, has_device
+from bench_prep.child.device import child_environment, has_device
 
 # How long an example takes is the machine's matter.
 settings.register_profile("untimed", deadline=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench_prep.calibrate.load import periodic_load
-from bench_prep.measure.method import ROUNDS_IN_BUDGET
+from bench_prep.measure.plan import ROUNDS_IN_BUDGET
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 
 Law = Callable[[float], float]

@@ -16,7 +16,7 @@ from bench_prep.calibrate.trial import COLUMNS, SCHEMA, Trial
 from bench_prep.errors import UsageError
 from bench_prep.files import as_user_error, replace
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, verdict
-from bench_prep.report.store import locked
+from bench_prep.results.store import locked
 
 #: Where a verdict was made.
 ENVIRONMENT = ("machine", "device", "python", "bench_prep")

@@ -15,10 +15,10 @@ from bench_prep.calibrate.conditions import CONDITIONS, Condition
 from bench_prep.calibrate.workload import DeviceWork, HostWork, Planted, Speed, Work
 from bench_prep.measure.comparison import Result, settle
 from bench_prep.measure.machine import cpu_model
-from bench_prep.measure.method import Method
 from bench_prep.measure.state import Span, others_busy, read_state
 from bench_prep.measure.verdict import Verdict
 from bench_prep.measure.watch import Watch
+from bench_prep.settings import Method
 
 #: A work of its own for every verdict: its memory lies elsewhere each time.
 WORKS: dict[str, Callable[[np.random.Generator], Work]] = {"host": HostWork, "device": DeviceWork}

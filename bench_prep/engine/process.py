@@ -1,104 +1,73 @@
-"""The process of one engine: vLLM's `LLM` with its own processes for scheduler and worker.
+"""The process of a timed engine: vLLM's `LLM` with its own processes for scheduler and worker.
 
-Started by `provenance.launch`. Its events: one `facts`, one `outputs` per phase and pass, one
-`fault` per planted wrong slot, `done`; or `error`.
+Started by `provenance.launch`. Its events: `loaded`, `equal`, `rounds` as often as the method asks
+for more, `stopped`, `done`; or `error`.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from bench_prep.bringup import do_job
-from bench_prep.engine.names import GREEDY, LOAD_FORMAT, WORKER_EXTENSION
-from bench_prep.engine.requests import Phase, phases
-from bench_prep.provenance.child import emit
+from bench_prep.child.channel import emit
+from bench_prep.child.job import do_job
+from bench_prep.engine.vllm.names import LOAD_FORMAT, TIMED_WORKER
+from bench_prep.errors import Inconclusive, Missing
+from bench_prep.measure.records import ARMS, Round
+from bench_prep.measure.stopping import Ending
+from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
+from bench_prep.settings import Method
+
+#: Rounds after the first ones, between which it is asked whether they are enough.
+ROUNDS_AT_A_TIME = 5
 
 
 def _work(job: dict[str, Any]) -> None:
-    import vllm
+    from vllm import LLM
 
-    engine = _Engine(job["engine"])
-    facts = engine.ask("engine_facts")
-    emit({"event": "facts", "facts": facts, "vllm": vllm.__version__})
-    todo = phases(
-        block_size=max((g["block_size"] for g in facts["groups"] if g["slots"]), default=1),
-        vocab_size=facts["vocab_size"],
-        max_model_len=job["engine"]["max_model_len"],
-        max_num_batched_tokens=job["engine"]["max_num_batched_tokens"],
+    from bench_prep.engine.vllm.decoding import Decoding
+
+    llm = LLM(
+        load_format=LOAD_FORMAT,
+        worker_extension_cls=TIMED_WORKER,
+        skip_tokenizer_init=True,
+        **job["engine"],
     )
-    for number in range(job["passes"]):
-        engine.llm.reset_prefix_cache()
-        for phase in todo:
-            emit({"event": "outputs", "pass": number, "phase": phase.name, **engine.run(phase)})
-    if job["plant"] and engine.ask("fast_path_counts") is not None:
-        greedy = next(phase for phase in todo if phase.name == GREEDY)
-        for index, group in enumerate(facts["groups"]):
-            if group["slots"]:
-                engine.ask("plant_wrong_slot", index)
-                outputs = engine.run(greedy)
-                position = engine.ask("remove_wrong_slot")
-                emit({"event": "fault", "group": index, "position": position, **outputs})
-    engine.llm.llm_engine.engine_core.shutdown()
 
+    def ask(method: str, *arguments: Any) -> Any:
+        return llm.collective_rpc(method, args=arguments)[0]
 
-class _Engine:
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        from vllm import LLM
-
-        self.llm = LLM(
-            load_format=LOAD_FORMAT,
-            worker_extension_cls=WORKER_EXTENSION,
-            **arguments,
+    found = ask("timed_environment")
+    emit({"event": "loaded", **found})
+    request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
+    if not ask("begin_check"):
+        raise Missing(
+            "the fast path is not attached to this engine (its log says why)",
+            "list the architecture once it is proven: bench-prep prove model --add",
         )
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """The one worker's answer."""
-        return self.llm.collective_rpc(method, args=arguments)[0]
-
-    def run(self, phase: Phase) -> dict[str, Any]:
-        """Outputs of each request, and the fast path's counters since the engine's start.
-
-        All requests are there before the first step: which steps they share must not depend on
-        how fast they arrive.
-        """
-        self.llm.sleep(level=0, mode="keep")
-        self.llm.enqueue(
-            [{"prompt_token_ids": list(one.prompt)} for one in phase.requests],
-            [_sampling(**one.sampling) for one in phase.requests],
-            use_tqdm=False,
-        )
-        self.llm.wake_up(tags=["scheduling"])
-        outputs = self.llm.wait_for_completion(use_tqdm=False)
-        return {
-            "requests": [_request(output) for output in outputs],
-            "counts": self.ask("fast_path_counts"),
-        }
-
-
-def _sampling(structured_outputs: dict[str, Any] | None = None, **given: Any) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    if structured_outputs is not None:
-        given["structured_outputs"] = StructuredOutputsParams(**structured_outputs)
-    return SamplingParams(detokenize=False, **given)
-
-
-def _request(output: Any) -> dict[str, Any]:
-    (completion,) = output.outputs
-    return {
-        "tokens": list(completion.token_ids),
-        "logprobs": [_logprobs(step) for step in completion.logprobs],
-        "prompt_logprobs": [_logprobs(step) for step in output.prompt_logprobs or ()],
-        "prompt_tokens": len(output.prompt_token_ids),
-        "cached": output.num_cached_tokens,
-        "finish": [completion.finish_reason, completion.stop_reason],
-    }
-
-
-def _logprobs(step: dict[int, Any] | None) -> list[list[Any]]:
-    """Token, log-probability to the bit, and rank, of each token that is named for a step."""
-    return [[token, one.logprob.hex(), one.rank] for token, one in (step or {}).items()]
+    emit({"event": "equal", "steps": request.warm_up(checked=True)})
+    method = Method(**job["method"])
+    ending, began = Ending(method), time.monotonic()
+    wanted, stopped_by = method.rounds or ROUNDS_FOR_VERDICT, None
+    while stopped_by is None:
+        started = time.monotonic()
+        ask("begin_stretches", method.warmup, method.iters)
+        # One step more per stretch: a step's time ends with the next one's start.
+        request.decode((wanted + 1) * len(ARMS) * (method.warmup + method.iters + 1))
+        found = ask("end_stretches")
+        rounds, spans = (found[name][:wanted] for name in ("rounds", "spans"))
+        if not rounds:
+            raise Inconclusive(
+                "no round was filled: the fast path left steps to vLLM's own path",
+                "see the summary in the log",
+            )
+        emit({"event": "rounds", "rounds": rounds, "spans": spans})
+        now = time.monotonic()
+        counted = [Round.from_json(one) for one in rounds]
+        stopped_by = ending.after(counted, now - began, now - started)
+        wanted = wanted - len(rounds) or ROUNDS_AT_A_TIME  # those that were not filled, or more
+    emit({"event": "stopped", "by": stopped_by})
+    llm.llm_engine.engine_core.shutdown()
 
 
 if __name__ == "__main__":  # vLLM's own processes import this module again

@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from bench_prep.engine.worker import ProbedWorker
+from bench_prep.engine.vllm import weights  # noqa: F401  registers the load format
 from bench_prep.fastpath.preparer import FastPath
 from bench_prep.fastpath.selfcheck import SelfCheck
 from bench_prep.measure.clocks import CudaDevice
@@ -115,14 +115,16 @@ class Stretches:
         return self._rounds
 
 
-class TimedWorker(ProbedWorker):
+class TimedWorker:
     """Methods for `LLM.collective_rpc`; vLLM adds them to its worker class."""
+
+    model_runner: Any
 
     def timed_environment(self) -> dict[str, Any]:
         """The environment columns, and the runner's shape as settings."""
         import vllm
 
-        from bench_prep.bringup import environment
+        from bench_prep.decode.bring_up import environment
 
         runner = self.model_runner
         tables = runner.input_batch.block_table.block_tables

@@ -9,7 +9,7 @@ import json
 import logging
 from typing import Any
 
-from bench_prep.log_lines import CLOSED, FIRST_DISPATCH, MARK, NOT_USED, RESERVED, SUMMARY
+from bench_prep.fastpath.log_lines import CLOSED, FIRST_DISPATCH, MARK, NOT_USED, RESERVED, SUMMARY
 
 #: Below vLLM's own logger, so that its handlers and its level apply.
 _log = logging.getLogger("vllm.bench_prep")

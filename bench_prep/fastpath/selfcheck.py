@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_prep.log_lines import CHECK_FAILED
+from bench_prep.fastpath.log_lines import CHECK_FAILED
 from bench_prep.snapshot import difference_between, leaves
 
 #: Attributes of a live runner that no preparation reads or writes, and that are large.

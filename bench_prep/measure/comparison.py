@@ -11,7 +11,6 @@ from typing import Any
 
 from bench_prep.measure.clocks import Device, Steps, time_block
 from bench_prep.measure.disturbances import Disturbances
-from bench_prep.measure.method import Method
 from bench_prep.measure.plan import Pace, Take, Timing
 from bench_prep.measure.records import Arm, Clock, Round, Samples
 from bench_prep.measure.statistics import (
@@ -34,6 +33,7 @@ from bench_prep.measure.verdict import (
     verdict,
 )
 from bench_prep.measure.watch import Watch
+from bench_prep.settings import Method
 
 #: So much more of a faster candidate's steps may be preempted than of the baseline's.
 MORE_PREEMPTED = 0.1

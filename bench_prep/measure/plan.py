@@ -14,9 +14,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
-from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
 from bench_prep.measure.records import ARMS, CLOCKS, Arm, Block, Round, Samples
 from bench_prep.measure.stopping import Ending, StoppedBy
+from bench_prep.settings import Method
+
+#: Blocks are cut shorter where so many rounds would not fit into the budget.
+ROUNDS_IN_BUDGET = 30
+#: Timed seconds of a slice: what disturbs a machine comes and goes within tens of milliseconds.
+SLICE_S = 0.010
 
 #: A block of whose steps fewer count makes its round not count: too few are left to stand for all.
 LEAST_KEPT = 0.25

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bench_prep.measure.method import WIDTH_OF_MARGIN, Method
 from bench_prep.measure.records import Round
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, decisive, effect_of, round_log_ratio
+from bench_prep.settings import Method
+
+#: Half of the margin: an effect of nothing is then told from one of twice the margin.
+WIDTH_OF_MARGIN = 0.5
 
 #: `interrupted` is what a run says when the user ended it.
 StoppedBy = Literal["width", "budget", "rounds", "interrupted"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from bench_prep.child.launch import isolated_environment
 from bench_prep.errors import Interrupted, Missing, NotTheWorktree
 from bench_prep.provenance.build import BuiltWheel
 from bench_prep.provenance.cachedir import disk_full, says_full
-from bench_prep.provenance.launch import isolated_environment
 from bench_prep.provenance.locks import INSTALL, locked
 from bench_prep.provenance.pip_process import Progress, interruptions_wait, last_lines, run_pip
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, cumulative_saving_ms
 from bench_prep.measure.verdict import CONFIDENCE, ROUNDS_FOR_VERDICT
-from bench_prep.report.schema import BY_NAME, VERDICT_SINCE
+from bench_prep.results.schema import BY_NAME, VERDICT_SINCE
 
 #: Lengths of the requests whose saving is shown, in output tokens.
 OUTPUT_TOKENS = (128, 512, 1024, 2048, 4096)

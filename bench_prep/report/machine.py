@@ -1,51 +1,22 @@
-"""The machine's state in a row and in the report: cells, a table, and what is doubtful."""
+"""The machine's state in the report: a table, and what is doubtful."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
 
-from bench_prep.measure.doubts import PIN, doubts, unknown
-from bench_prep.measure.records import Round
-from bench_prep.measure.state import MachineState, Span
+from bench_prep.measure.doubts import PIN
+from bench_prep.measure.state import MachineState
+from bench_prep.results.machine import SEPARATOR
 
-#: Between the entries of a text cell; entries have none in them.
-_SEPARATOR = "; "
 #: Share of a figure above which the clock's own cost is mentioned.
 CLOCK_SHARE = 0.01
 #: Share of preempted steps from which on they are mentioned.
 _PREEMPTED_PCT = 1.0
 _UNKNOWN = "unknown"
-
-
-def machine_cells(rounds: Sequence[Round], spans: Sequence[Span]) -> dict[str, Any]:
-    """The columns that say what happened to the machine; empty where nothing was read."""
-    reasons = Counter(
-        reason for one in rounds for reason in one.left_out.split(_SEPARATOR) if reason
-    )
-    cells: dict[str, Any] = {
-        "left_out_because": _SEPARATOR.join(
-            f"{reason} ({_rounds(count)})" for reason, count in reasons.items()
-        )
-    }
-    if spans:
-        ends = {"before": spans[0].before, "after": spans[-1].after}
-        cells |= {
-            "doubts": _SEPARATOR.join(
-                f"{one.text} ({one.remedy})".replace(";", ",") for one in doubts(spans)
-            ),
-            "unknown_state": _SEPARATOR.join(unknown(spans)),
-            "machine_state": json.dumps({name: state.to_json() for name, state in ends.items()}),
-        }
-    return cells
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def state_rows(row: pd.Series[Any]) -> tuple[tuple[str, str, str], ...]:
@@ -108,7 +79,7 @@ def state_notes(row: pd.Series[Any]) -> tuple[str, ...]:
     if not row["doubts"]:
         notes.append("Nothing doubtful was found in what could be read.")
     if row["unknown_state"]:
-        notes.append(f"Unknown on this machine: {row['unknown_state'].replace(_SEPARATOR, ', ')}.")
+        notes.append(f"Unknown on this machine: {row['unknown_state'].replace(SEPARATOR, ', ')}.")
     return tuple(notes)
 
 
@@ -119,10 +90,10 @@ def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]
         ("left_out_because", "Left out and not counted, whatever their times"),
         ("doubts", "Doubtful"),
     ):
-        cells = [cell.split(_SEPARATOR) for cell in frame[column]]
+        cells = [cell.split(SEPARATOR) for cell in frame[column]]
         for entry in dict.fromkeys(entry for cell in cells for entry in cell if entry):
             found.append(f"{said}: {entry}{which(entry in cell for cell in cells)}.")
-    whys = [why for cell in frame["left_out_because"] for why in cell.split(_SEPARATOR)]
+    whys = [why for cell in frame["left_out_because"] for why in cell.split(SEPARATOR)]
     if any("preempted" in why for why in whys):
         found.append(
             f"What to do about preempted rounds: {PIN}; and run fewer of them at once than there "

@@ -42,11 +42,11 @@ from bench_prep.report.cells import (
 from bench_prep.report.machine import ranges
 from bench_prep.report.markdown import markdown as as_markdown
 from bench_prep.report.notes import notes_section
-from bench_prep.report.read import load, other_command
-from bench_prep.report.schema import BY_NAME
 from bench_prep.report.section import Section
 from bench_prep.report.sections import FORMULAS, NOT_THE_SERVICE, SAME, run_sections, tpot_note
 from bench_prep.report.tables import render
+from bench_prep.results.read import load, other_command
+from bench_prep.results.schema import BY_NAME
 
 #: The width for which the tables are laid out, in characters.
 WIDTH = 80

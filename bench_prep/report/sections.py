@@ -29,8 +29,8 @@ from bench_prep.report.cells import (
 )
 from bench_prep.report.machine import state_notes, state_rows
 from bench_prep.report.notes import notes_section, why_inconclusive
-from bench_prep.report.schema import BY_NAME
 from bench_prep.report.section import Section
+from bench_prep.results.schema import BY_NAME
 
 NOT_THE_SERVICE = (
     "This is the speedup of one component, the input preparation of a decode step. "

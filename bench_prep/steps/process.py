@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench_prep.bringup import do_job
+from bench_prep.child.channel import emit
+from bench_prep.child.job import do_job
 from bench_prep.errors import Inconclusive
-from bench_prep.provenance.child import emit
 from bench_prep.steps.parts import CLIENT, CLIENT_SCOPES, FAST, FOLDER, OWN, SCHEDULER, WORKER
 from bench_prep.steps.probes import Scopes
 from bench_prep.steps.recorder import Recorder
@@ -28,7 +28,7 @@ _ATTEMPTS = 3
 def _work(job: dict[str, Any]) -> None:
     from vllm import LLM
 
-    from bench_prep.engine.decoding import Decoding
+    from bench_prep.engine.vllm.decoding import Decoding
 
     llm = LLM(
         worker_extension_cls=WORKER,

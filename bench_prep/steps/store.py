@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench_prep.report.rows_file import RowsFile
-from bench_prep.report.schema import ENVIRONMENT
+from bench_prep.results.rows_file import RowsFile
+from bench_prep.results.schema import ENVIRONMENT
 from bench_prep.steps.frames import WORK, Arm, Part
 from bench_prep.steps.limits import device_parts, most_saved, waiting
 from bench_prep.steps.result import Found

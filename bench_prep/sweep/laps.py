@@ -16,8 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from bench_prep.measure.method import SLICE_S
-from bench_prep.measure.plan import Pace, Take, preempted, take_round
+from bench_prep.measure.plan import SLICE_S, Pace, Take, preempted, take_round
 from bench_prep.measure.records import CLOCKS, Clock, Round
 from bench_prep.measure.statistics import block_medians_ms
 from bench_prep.measure.verdict import decisive

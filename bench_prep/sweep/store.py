@@ -16,8 +16,8 @@ from bench_prep.measure.comparison import judge
 from bench_prep.measure.records import Clock, Round
 from bench_prep.measure.statistics import Figure, median_figure
 from bench_prep.measure.verdict import clocks_of
-from bench_prep.report.rows_file import RowsFile
-from bench_prep.report.schema import ENVIRONMENT
+from bench_prep.results.rows_file import RowsFile
+from bench_prep.results.schema import ENVIRONMENT
 from bench_prep.sweep.axes import AXES, Point
 from bench_prep.sweep.growth import Growth, growth_of
 from bench_prep.sweep.laps import ARMS, lap_times_us

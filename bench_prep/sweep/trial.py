@@ -14,13 +14,13 @@ import numpy as np
 import psutil
 import torch
 
-from bench_prep.arms import Arms
-from bench_prep.candidate import attach, load_factory
-from bench_prep.decode.draws import repeatable
+from bench_prep.candidate.arms import Arms
+from bench_prep.candidate.draws import repeatable
+from bench_prep.candidate.guard import Guard
+from bench_prep.candidate.load import attach, load_factory
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Workload, use_once
 from bench_prep.errors import BenchPrepError, Missing
-from bench_prep.guard import Guard
 from bench_prep.measure.clocks import clock_cost
 from bench_prep.measure.plan import Take
 from bench_prep.measure.records import Arm, Samples

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bench_prep.calibrate.command import Calibration, calibrate, cells, show
 from bench_prep.calibrate.load import periodic_load
-from bench_prep.calibrate.run import Calibration, calibrate, cells, show
 from bench_prep.calibrate.store import append, load, together
 from bench_prep.calibrate.trial import COLUMNS, Cell, Trial, try_once
 from bench_prep.errors import Inconclusive, UsageError
-from bench_prep.measure.method import Method
 from bench_prep.measure.verdict import Verdict
+from bench_prep.settings import Method
 
 #: So short that most verdicts are none.
 TINY = Method(budget_s=1.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.measure.records import ARMS, Block, Round
-from bench_prep.report.rows import rows
-from bench_prep.report.store import append
+from bench_prep.results.rows import rows
+from bench_prep.results.store import append
 from bench_prep.settings import RunSettings
 
 

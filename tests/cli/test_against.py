@@ -20,8 +20,8 @@ PATCHES = Path(__file__).resolve().parents[2] / "examples" / "worktrees"
 @pytest.fixture(scope="module")
 def official() -> tuple[Path, Path]:
     """The official worktree and the wheel with its compiled parts, as the set-up fetched them."""
+    from bench_prep.child.device import is_cpu
     from bench_prep.provenance.official import official_precompiled, official_worktree
-    from bench_prep.target import is_cpu
 
     if not is_cpu("auto"):
         pytest.skip("the patches are for the CPU platform")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench_prep import cli, run
+from bench_prep.cli import app as cli
+from bench_prep.run import command as run
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_interrupted(sent: signal.Signals) -> None:
             sys.executable,
             "-c",
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-            "from bench_prep.cli import main; import sys;"
+            "from bench_prep.cli.app import main; import sys;"
             "sys.argv = ['bench-prep', 'check-log', '-'];"
             "print('begins', flush=True); main()",
         ],
@@ -49,7 +49,7 @@ def test_interrupted(sent: signal.Signals) -> None:
 def test_nohup_is_kept() -> None:
     code = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
-        "from bench_prep.cli import main; sys.argv = ['bench-prep', '--version'];\n"
+        "from bench_prep.cli.app import main; sys.argv = ['bench-prep', '--version'];\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN"

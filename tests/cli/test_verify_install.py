@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
-from bench_prep.recorded import read_recorded
+from bench_prep.results.recorded import read_recorded
 
 from .conftest import Bench
 from .results import write_run

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench_prep.engine.prove import LEAST_DISTINCT, Proof, prove_model
-from bench_prep.engine.shapes import write_model
+from bench_prep.engine.vllm.shapes import write_model
+from bench_prep.prove.model.command import LEAST_DISTINCT, Proof, prove_model
 from bench_prep.stages import Stages
 
 ARCHITECTURES = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench_prep.engine.run import engine_environment
+from bench_prep.engine.vllm.launch import engine_environment
 from bench_prep.fastpath.plugin import SWITCH
 
 TUNING = ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR", "TRITON_PRINT_AUTOTUNING")

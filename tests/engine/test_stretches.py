@@ -21,7 +21,7 @@ def test_rounds_alternate_and_the_states_stay_equal() -> None:
     from bench_prep.decode.runner import make_runners
     from bench_prep.decode.steps import Decoder, Workload
     from bench_prep.engine.stretches import Stretches
-    from bench_prep.fastpath import FastPath
+    from bench_prep.fastpath.preparer import FastPath
     from bench_prep.measure.state import read_state
     from bench_prep.measure.watch import Watch
     from bench_prep.snapshot import first_difference
@@ -68,7 +68,7 @@ def test_rounds_alternate_and_the_states_stay_equal() -> None:
 
 @pytest.mark.gpu
 def test_the_command(tmp_path: Path) -> None:
-    from bench_prep.cli import app
+    from bench_prep.cli.app import app
 
     output = tmp_path / "engine.csv"
     arguments = ["engine", "Qwen2ForCausalLM", "--prompt-tokens", "100", "--max-model-len", "1024"]

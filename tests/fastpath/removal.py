@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench_prep.differential.twins import Twins
 from bench_prep.errors import OutputsDiffer
 from bench_prep.fastpath import gates, preparer
+from bench_prep.prove.source.twins import Twins
 from bench_prep.settings import RunSettings
 
 SETTINGS = RunSettings(

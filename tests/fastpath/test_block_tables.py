@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.differential.twins import REORDERED, Twins
 from bench_prep.fastpath import block_tables
+from bench_prep.prove.source.twins import REORDERED, Twins
 from tests.fastpath.removal import difference, twins
 
 pytestmark = pytest.mark.vllm

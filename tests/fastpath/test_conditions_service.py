@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench_prep.differential.twins import Twins
+from bench_prep.child.device import has_device
 from bench_prep.fastpath import gates
+from bench_prep.prove.source.twins import Twins
 from bench_prep.settings import RunSettings
-from bench_prep.target import has_device
 from tests.fastpath.removal import SETTINGS, difference, remove_service_condition, twins
 
 pytestmark = pytest.mark.vllm
@@ -219,7 +219,7 @@ def test_no_kv_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_m_rope_of_four_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's side has as many rows as vLLM's; vLLM 0.26 has always three."""
     from bench_prep.decode import model
-    from bench_prep.differential import twins as differential
+    from bench_prep.prove.source import twins as differential
 
     rows = torch.arange(4)[:, None]
 

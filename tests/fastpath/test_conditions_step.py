@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench_prep.differential.blocks import BlockPool
-from bench_prep.differential.twins import Twins
+from bench_prep.child.device import has_device
 from bench_prep.fastpath import gates
-from bench_prep.target import has_device
+from bench_prep.prove.source.blocks import BlockPool
+from bench_prep.prove.source.twins import Twins
 from tests.fastpath.removal import SETTINGS, difference, remove_step_condition, twins
 
 pytestmark = pytest.mark.vllm

@@ -29,8 +29,9 @@ class AlwaysFixed(Marks):
 
 def alone_then_two_then_alone(invalidated: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
     from bench_prep.decode.runner import make_runners
-    from bench_prep.differential.twins import Twins
-    from bench_prep.fastpath import FastPath, preparer
+    from bench_prep.fastpath import preparer
+    from bench_prep.fastpath.preparer import FastPath
+    from bench_prep.prove.source.twins import Twins
 
     if not invalidated:
         monkeypatch.setattr(preparer, "Marks", AlwaysFixed)

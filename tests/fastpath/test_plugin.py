@@ -83,7 +83,7 @@ def test_it_imports_no_worker_and_wraps_it_once() -> None:
 
 
 def test_the_runner_gets_the_fast_path(runner: Any, log: Any) -> None:
-    from bench_prep.fastpath import FastPath
+    from bench_prep.fastpath.preparer import FastPath
 
     attach(runner)
     assert isinstance(runner._prepare_inputs, FastPath)

@@ -35,7 +35,7 @@ def both() -> Any:
     """vLLM's own path, and the checked fast path: twins, the checked path and the runner."""
     from bench_prep.decode.runner import make_runners
     from bench_prep.decode.steps import Decoder, Workload
-    from bench_prep.fastpath import FastPath
+    from bench_prep.fastpath.preparer import FastPath
     from bench_prep.fastpath.selfcheck import SelfCheck
 
     baseline, runner = make_runners(SETTINGS, 2)

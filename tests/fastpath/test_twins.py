@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench_prep.differential.twins import Twins
 from bench_prep.fastpath.gates import IN_PROMPT, NO_SAMPLED_TOKEN
+from bench_prep.prove.source.twins import Twins
 from bench_prep.settings import RunSettings
 
 pytestmark = pytest.mark.vllm

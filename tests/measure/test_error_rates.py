@@ -15,10 +15,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
-from bench_prep.measure.method import Method
 from bench_prep.measure.statistics import compare
 from bench_prep.measure.stopping import Progress, criteria
 from bench_prep.measure.verdict import CONFIDENCE, Effect, effect_of, verdict, walsh_interval
+from bench_prep.settings import Method
 
 Floats = NDArray[np.float64]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bench_prep.measure import plan
-from bench_prep.measure.method import ROUNDS_IN_BUDGET, SLICE_S, Method
-from bench_prep.measure.plan import Pace, Timing, find_pace
+from bench_prep.measure.plan import ROUNDS_IN_BUDGET, SLICE_S, Pace, Timing, find_pace
 from bench_prep.measure.records import ARMS, CLOCKS, Arm, Round, Samples
 from bench_prep.measure.statistics import block_medians_ms
+from bench_prep.settings import Method
 
 
 class Machine:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from bench_prep.measure.method import Method
 from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.measure.stopping import (
     Ending,
@@ -17,6 +16,7 @@ from bench_prep.measure.stopping import (
     criteria,
 )
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
+from bench_prep.settings import Method
 
 
 def scattered(centre: float, spread: float, count: int = 12) -> list[float]:

@@ -1,6 +1,6 @@
 """Stands in for the timing process: reads its job as the worker does, then runs its code."""
 
-from bench_prep.provenance.child import emit, read_job
+from bench_prep.child.channel import emit, read_job
 
 if __name__ == "__main__":
     job = read_job()

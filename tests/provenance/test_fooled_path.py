@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from bench_prep.child.launch import run_isolated
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance import verify
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.install import install_wheel, installed_vllm
-from bench_prep.provenance.launch import run_isolated
 from bench_prep.provenance.verify import require_ok
 from bench_prep.provenance.worktree import open_worktree
 from tests.environments import make_bare_environment, site_packages
@@ -63,7 +63,7 @@ class Environment:
         assert done.returncode == 0, done.stderr
         code = (
             "from pathlib import Path\n"
-            "from bench_prep.provenance.launch import run_isolated\n"
+            "from bench_prep.child.launch import run_isolated\n"
             "job = {'code': 'import vllm.v1.utils as u; emit({\"file\": u.__file__})'}\n"
             "run_isolated('tests.provenance.probe', job, {}, print, Path('probe.log'))\n"
         )

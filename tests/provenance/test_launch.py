@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from bench_prep.child import channel as child
+from bench_prep.child import launch
+from bench_prep.child.launch import run_isolated, temporary_folder
 from bench_prep.errors import BenchPrepError, Missing
-from bench_prep.provenance import child, launch
-from bench_prep.provenance.launch import run_isolated, temporary_folder
 
 PROBE = "tests.provenance.probe"
 
@@ -240,7 +241,7 @@ def test_the_child_and_what_it_started_die_with_its_parent(
         "print(made.name, flush=True); time.sleep(60)"
     )
     ignoring = (
-        "import signal; from bench_prep.provenance.child import end_with_parent\n"
+        "import signal; from bench_prep.child.channel import end_with_parent\n"
         "end_with_parent(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     )
     code = (ignoring if deaf else "") + (
@@ -258,7 +259,7 @@ def test_the_child_and_what_it_started_die_with_its_parent(
             "import signal, sys; from pathlib import Path\n"
             # A shell's background job, such as a CI runner's, ignores Ctrl-C from the start.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from bench_prep.provenance.launch import run_isolated\n"
+            "from bench_prep.child.launch import run_isolated\n"
             f"run_isolated({PROBE!r}, {{'code': sys.argv[1]}}, {{}}, print, Path(sys.argv[2]))",
             code,
             str(tmp_path / "log"),

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench_prep.measure.records import ARMS, Block, Clock, Round
-from bench_prep.report.rows import rows
+from bench_prep.results.rows import rows
 from bench_prep.settings import RunSettings
 
 PUBLISHED_NS = (259_076, 101_048, 258_436)

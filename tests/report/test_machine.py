@@ -14,7 +14,6 @@ from bench_prep.errors import Inconclusive
 from bench_prep.measure.device_state import DeviceState
 from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.measure.state import MachineState, Span, read_state
-from bench_prep.report.contradictions import contradiction
 from bench_prep.report.machine import (
     clock_share,
     machine_cells,
@@ -23,9 +22,10 @@ from bench_prep.report.machine import (
     state_rows,
 )
 from bench_prep.report.overview import report_markdown
-from bench_prep.report.read import load
-from bench_prep.report.rows import rows
-from bench_prep.report.store import append, write_steps
+from bench_prep.results.contradictions import contradiction
+from bench_prep.results.read import load
+from bench_prep.results.rows import rows
+from bench_prep.results.store import append, write_steps
 from bench_prep.settings import RunSettings
 
 MakeFrame = Callable[..., pd.DataFrame]

@@ -12,8 +12,8 @@ from rich.console import Console
 from bench_prep.errors import UsageError
 from bench_prep.report.overview import render_report, run_report
 from bench_prep.report.sections import NOT_THE_SERVICE
-from bench_prep.report.store import append
-from bench_prep.service.store import COLUMNS as SERVED
+from bench_prep.results.store import append
+from bench_prep.serve.store import COLUMNS as SERVED
 from tests.report.shown import PUBLISHED, printed, report, runs, section, words
 
 

@@ -17,8 +17,8 @@ from bench_prep.errors import UsageError
 from bench_prep.report.cells import OUTPUT_TOKENS
 from bench_prep.report.overview import render_report, report_markdown, report_sections, run_report
 from bench_prep.report.sections import NOT_THE_SERVICE
-from bench_prep.report.store import append
 from bench_prep.report.tables import result_view
+from bench_prep.results.store import append
 from tests.report.shown import PUBLISHED, printed, report, runs, section, words
 
 #: Ten medians of a candidate whose baseline takes 100,000 ns.

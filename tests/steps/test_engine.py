@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from bench_prep.cli import app
+from bench_prep.cli.app import app
 from bench_prep.measure.machine import cpu_model
 from bench_prep.steps.parts import FAST, OWN
 from bench_prep.steps.store import COLUMNS, trace_path

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from bench_prep.cli import app
+from bench_prep.cli.app import app
 from bench_prep.errors import UsageError
 from bench_prep.measure.comparison import Judgement
 from bench_prep.measure.verdict import Effect

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bench_prep.errors import Missing
 from bench_prep.sweep.axes import AXES, Point, points_of
+from bench_prep.sweep.command import show
 from bench_prep.sweep.figure import draw, require_matplotlib, svg
-from bench_prep.sweep.run import show
 from bench_prep.sweep.store import FILE
 from bench_prep.sweep.view import claims, is_inconclusive, said, view
 from tests.sweep.synthetic import REFERENCE, cost, frame_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench_prep.cli import app
+from bench_prep.cli.app import app
 from bench_prep.errors import UsageError
 from bench_prep.sweep.store import load
 

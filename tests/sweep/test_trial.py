@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from bench_prep.child.device import is_cpu
 from bench_prep.errors import Missing, OutputsDiffer, UsageError
 from bench_prep.settings import RunSettings
 from bench_prep.sweep.axes import Point
 from bench_prep.sweep.laps import Budget
-from bench_prep.target import is_cpu
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TINY = RunSettings(position=512, max_model_len=2048, max_num_reqs=4, max_num_tokens=64)

@@ -1,0 +1,1 @@
+"""A preparation under test: loaded, guarded, and checked while it is timed."""

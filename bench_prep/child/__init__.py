@@ -1,0 +1,1 @@
+"""One protocol for every process that is started."""

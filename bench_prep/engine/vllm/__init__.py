@@ -1,0 +1,1 @@
+"""What makes engines of vLLM."""

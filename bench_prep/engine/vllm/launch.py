@@ -1,0 +1,138 @@
+"""How an engine of vLLM is started: what is checked first, its environment, its arguments."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench_prep.child.device import child_environment, is_cpu, require_device
+from bench_prep.engine.vllm.names import PLUGIN
+from bench_prep.errors import as_raised
+from bench_prep.fastpath.log_lines import NOT_USED
+from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
+from bench_prep.measure.machine import cpu_model
+from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.stages import Stages
+
+_LINES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A command that times the installed vLLM's engine, after its first stages.
+
+    Attributes:
+        run_id: what its rows have in common.
+        started: UTC in ISO 8601.
+        provenance: the columns of `source.prove_source`.
+        log: where the engine's process writes.
+    """
+
+    run_id: str
+    started: str
+    provenance: dict[str, Any]
+    log: Path
+    stages: Stages
+
+
+def begin(command: str, device: str, console: Console) -> Begun:
+    """The device is there, and the installed vLLM is whole.
+
+    Raises:
+        BenchPrepError: whatever stops it.
+    """
+    require_device(device)
+    stages = Stages(console)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = uuid.uuid4().hex[:12]
+    _, provenance = prove_source(Source(), device, stages)
+    return Begun(run_id, started, provenance, new_log(f"{command}-{run_id}.log"), stages)
+
+
+def require_done(last: dict[str, Any], log: Path) -> list[str]:
+    """The lines of the log of an engine's process whose last event is `last`.
+
+    Raises:
+        BenchPrepError: the process failed; what it reported, with the end of its log, because
+            vLLM's own processes say in the log alone what was wrong.
+    """
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if last.get("event") == "done":
+        return lines
+    said = {"exit_code": 1, "message": "the engine's process ended early", "remedy": ""} | last
+    told = [line for line in lines if "Error" in line or NOT_USED in line]
+    shown = "".join(f"\n    {line[:200]}" for line in (told or lines)[-_LINES_SHOWN:])
+    raise as_raised(
+        said
+        | {
+            "message": f"{said['message']}; the end of its log:{shown}",
+            "remedy": said["remedy"] or f"the whole log is in {log}",
+        }
+    )
+
+
+def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
+    """The variables of the engine's processes, with the fast path or with it turned off.
+
+    The plugin is loaded either way: vLLM keeps compiled and tuned kernels by the plugins' names,
+    and other kernels' sums differ in the last bit.
+    """
+    given = child_environment(device)
+    others = [name for name in given["VLLM_PLUGINS"].split(",") if name not in ("", PLUGIN)]
+    return (
+        {"VLLM_CPU_KVCACHE_SPACE": "1"}
+        | given
+        | {
+            "VLLM_PLUGINS": ",".join([*others, PLUGIN]),
+            SWITCH: "" if fastpath else "0",
+            SELFCHECK: "",
+            "VLLM_LOGGING_LEVEL": "INFO",
+        }
+        | _tuned_kernels()
+    )
+
+
+def unpinned(environment: dict[str, Any]) -> dict[str, Any]:
+    """The columns of an engine's worker with the processors of this process: on the CPU platform
+    vLLM pins its worker to some of them, and the machine is the same one."""
+    here = {"cpu_model": cpu_model()}
+    if environment["platform"] == "cpu":
+        here["device_name"] = here["cpu_model"]
+    return environment | here
+
+
+def _tuned_kernels() -> dict[str, str]:
+    """Another process takes the kernels that the first one's Triton chose; the user's say wins.
+
+    Triton keeps the choice beside the kernels (its `knobs.py` and `runtime/autotuner.py`). The
+    folder is named because PyTorch otherwise moves it, in the middle of a process that compiles the
+    model (`torch/_inductor/runtime/triton_heuristics.py`), and one that finds it compiled looks
+    elsewhere. Each choice is said in the log.
+    """
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    own = {
+        "TRITON_CACHE_AUTOTUNING": "1",
+        "TRITON_CACHE_DIR": str(Path(home, ".triton", "cache")),
+        "TRITON_PRINT_AUTOTUNING": "1",
+    }
+    return {name: os.environ.get(name, value) for name, value in own.items()}
+
+
+def engine_arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:
+    """Arguments of vLLM's `LLM`, as people serve: its own compilation and graphs."""
+    common = {
+        "model": str(folder),
+        "max_model_len": max_model_len,
+        "seed": 0,
+        "limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 0},
+        # Read by recurrent layers only; the other backends may need a compiler at run time.
+        "additional_config": {"gdn_prefill_backend": "triton"},
+    }
+    return common | ({"gpu_memory_utilization": 0.3} if is_cpu(device) else {})

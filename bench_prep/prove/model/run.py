@@ -1,0 +1,130 @@
+"""One engine of a model, with the fast path or without it: all phases, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench_prep.child.device import is_cpu
+from bench_prep.child.launch import run_isolated
+from bench_prep.engine.vllm.launch import engine_environment, require_done
+from bench_prep.fastpath.log_lines import NOT_USED
+from bench_prep.prove.model.compare import Outputs
+
+
+@dataclass
+class EngineRun:
+    """What one engine did.
+
+    Attributes:
+        vllm: its version.
+        facts: of `ProbedWorker.engine_facts`.
+        passes: the outputs of each pass over all phases.
+        counts: the fast path's counters after each phase of the last pass, since the engine's
+            start; None: not attached.
+        faults: one `fault` event per planted wrong slot.
+        not_used: what the fast path said when it was not attached.
+    """
+
+    vllm: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    passes: list[dict[str, list[dict[str, Any]]]] = field(default_factory=list)
+    counts: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    not_used: str = ""
+
+    @property
+    def outputs(self) -> Outputs:
+        """Of the first pass."""
+        return self.passes[0]
+
+    @property
+    def dispatched(self) -> dict[str, int]:
+        """Steps by the fast path in each phase of a single pass."""
+        totals = [0, *((counts or {}).get("dispatched", 0) for counts in self.counts.values())]
+        return {
+            phase: after - before
+            for phase, before, after in zip(self.counts, totals, totals[1:], strict=False)
+        }
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Steps by vLLM's own path, by the step gate's reason."""
+        last = list(self.counts.values())[-1]
+        return {} if last is None else last["fallbacks"]
+
+
+def run_engine(
+    folder: Path,
+    device: str,
+    log: Path,
+    *,
+    fastpath: bool,
+    passes: int = 1,
+    plant: bool = False,
+    update: Callable[[str], None] = lambda text: None,
+) -> EngineRun:
+    """Run all phases on a fresh engine of the model whose `config.json` is in `folder`.
+
+    With `plant` the greedy request is repeated with one wrong slot, for each KV group with slots.
+
+    Raises:
+        BenchPrepError: the engine failed; the message has the end of its log.
+    """
+    run = EngineRun()
+    ended: dict[str, Any] = {}
+
+    def on_event(event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "facts":
+                run.facts, run.vllm = event["facts"], event["vllm"]
+            case "outputs":
+                if event["pass"] == len(run.passes):
+                    run.passes.append({})
+                run.passes[-1][event["phase"]] = event["requests"]
+                run.counts[event["phase"]] = event["counts"]
+                update(event["phase"])
+            case "fault":
+                run.faults.append(event)
+            case "done" | "error":
+                ended.update(event)
+
+    update("starting the engine")
+    run_isolated(
+        "bench_prep.prove.model.process",
+        {"engine": _arguments(folder, device), "passes": passes, "plant": plant},
+        engine_environment(device, fastpath=fastpath),
+        on_event,
+        log,
+    )
+    lines = require_done(ended, log)
+    run.not_used = next(
+        (line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), ""
+    )
+    return run
+
+
+def _arguments(folder: Path, device: str) -> dict[str, Any]:
+    """Arguments of vLLM's `LLM`: on a device as people serve, on the CPU as it starts fastest."""
+    common = {
+        "model": str(folder),
+        "tokenizer": str(folder / "tokenizer"),
+        "max_model_len": 4096,
+        "max_num_seqs": 8,
+        "seed": 0,
+        "disable_log_stats": True,
+        "limit_mm_per_prompt": {"image": 0, "video": 0},
+        # Read by recurrent layers only; the other backends may need a compiler at run time.
+        "additional_config": {"gdn_prefill_backend": "triton"},
+    }
+    if is_cpu(device):
+        return common | {
+            "max_num_batched_tokens": 256,
+            "dtype": "float32",
+            "block_size": 32,
+            "enforce_eager": True,
+            "gpu_memory_utilization": 0.3,
+        }
+    return common | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.8}

@@ -1,0 +1,1 @@
+"""What is kept: columns, one table file, reading."""
