@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from bench_prep.errors import EXIT_INCONCLUSIVE, BenchPrepError, Missing, OutputsDiffer
+from bench_prep.errors import EXIT_INCONCLUSIVE, BenchPrepError, Missing, OutputsDiffer, UsageError
 from bench_prep.plugin_log.logs import read_logs
 from bench_prep.plugin_log.usage import Usage, usage_in
 from bench_prep.stages import Stages
@@ -32,10 +32,15 @@ def check_log(
         OutputsDiffer: a self-check found a difference.
         Missing: the service does not use it, or no line of the plugin is there.
         NotShown: reserved, but not dispatched, not counted, given up or below `min_share`.
-        UsageError: a file is no log.
+        UsageError: a file is no log, or nothing in it can be counted.
     """
-    usage = usage_in(read_logs(files))
-    error = _objection(usage, min_share)
+    usage: Usage | None = None
+    error: BenchPrepError | None
+    try:
+        usage = usage_in(read_logs(files))
+        error = _objection(usage, min_share)
+    except UsageError as unusable:
+        error = unusable
     if as_json:
         console.print_json(json.dumps(as_record(usage, error)))
     elif usage is not None:
@@ -56,6 +61,18 @@ def _objection(usage: Usage | None, min_share: float | None) -> BenchPrepError |
         return OutputsDiffer(
             f"a self-check closed the fast path: {next(iter(usage.differences))}",
             "report the line; the service went on with vLLM's own path",
+        )
+    if usage.mixed:
+        return UsageError(
+            "the log does not tell apart the processes of several machines, or leaves out lines",
+            "give the log of each replica alone, or with its name before each line; "
+            "set RAY_DEDUP_LOGS=0 for Ray",
+        )
+    if usage.unread and not usage.decode_steps:
+        return UsageError(
+            f"{usage.unread} lines with [bench-prep] cannot be read: they were cut, or the format "
+            "is not known",
+            "give the log as vLLM wrote it",
         )
     if usage.not_used is not None:
         return Missing(
@@ -113,6 +130,8 @@ def _show(usage: Usage, stages: Stages) -> None:
         stages.passed("checked", f"{usage.checked} steps, {found}")
     else:
         stages.passed("checked", "none; BENCH_PREP_SELFCHECK=N checks every Nth dispatched step")
+    if usage.unread:
+        stages.passed("unread", f"{usage.unread} lines with [bench-prep]")
     if usage.processes > 1:
         counted = usage.processes - usage.without_summary
         stages.passed("process", f"{usage.processes} reserved it, {counted} wrote counters")

@@ -1,40 +1,77 @@
-"""The plugin's lines, found in a log of any size, whatever else wrote into it or wrapped it."""
+"""The plugin's lines, found in a log of any size and of any common export."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 
 from bench_prep.fastpath.log_lines import MARK
+from bench_prep.plugin_log.partial import Read, whole_lines
+from bench_prep.plugin_log.records import Columns, Line, columns_of, lines_of
 
 CHUNK = 1 << 20
 #: Of a line at most so many bytes before the mark and after it are looked at.
 LONGEST = 1 << 14
+#: Characters of one JSON document that is read whole.
+_LONGEST_DOCUMENT = 1 << 25
 
 _MARK = MARK.encode()
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-#: vLLM's own: `[events.py:73] `.
-_HEADER = re.compile(r"\[[\w./-]+\.py:\d+\]")
-#: `(Worker pid=15254)`, and `"process": 15254` where vLLM logs in JSON, maybe wrapped again.
-_PID = re.compile(r"pid=(\d{1,9})\)|\bprocess\\*\": *(\d{1,9})\b")
+_BETWEEN = re.compile(r"[\s,\[\]\x1e]*")
 
 
-@dataclass(frozen=True)
-class Line:
-    """One of the plugin's lines: the process that wrote it, where known, and what it says."""
-
-    pid: int | None
-    text: str
-
-
-def marked_lines(read: Callable[[int], bytes]) -> Iterator[Line]:
+def marked_lines(read: Read) -> Iterator[Line]:
     """The plugin's lines in their order; memory does not grow with the log or with its lines.
 
     `read(size)` returns the next bytes of the log, none at its end.
     """
+    first = read(CHUNK)
+    while b"\n" not in first and len(first) < LONGEST and (more := read(CHUNK)):
+        first += more
+    if _is_document(first):
+        first = yield from _in_documents(first, read)
+    columns = columns_of(first[:LONGEST].partition(b"\n")[0].decode("utf-8", "replace"))
+    pending = [first]
+    yield from _in_lines(
+        whole_lines(lambda size: pending.pop() if pending else read(size)), columns
+    )
+
+
+def _is_document(first: bytes) -> bool:
+    """Whether it is JSON that is not an object a line."""
+    first = first.removeprefix(codecs.BOM_UTF8).lstrip()
+    if not first.startswith(b"{"):
+        return re.match(rb'\[\s*[\[{"]', first) is not None
+    line = first.partition(b"\n")[0]
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return re.match(rb'\{\s*"', first) is not None
+    return len(line) > LONGEST or line.count(_MARK) > 1
+
+
+def _in_documents(first: bytes, read: Read) -> Generator[Line, None, bytes]:
+    """The lines in JSON documents, one behind the other; returns what follows them."""
+    decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
+    buffer = decode(first)
+    while True:
+        at = 0
+        with suppress(ValueError, RecursionError):
+            while between := _BETWEEN.match(buffer, at):
+                at = between.end()
+                value, at = json.JSONDecoder().raw_decode(buffer, at)
+                yield from lines_of(value)
+        buffer = buffer[at:]
+        chunk = read(max(CHUNK, len(buffer)))
+        over = buffer[:1] not in ("", "{", '"') or len(buffer) > _LONGEST_DOCUMENT
+        if over or not chunk:
+            return (buffer + decode(chunk)).encode()
+        buffer += decode(chunk)
+
+
+def _in_lines(read: Read, columns: Columns) -> Iterator[Line]:
     buffer = b""
     begins, ended = True, False  # whether a line begins where the buffer does
     while not ended:
@@ -44,53 +81,25 @@ def marked_lines(read: Callable[[int], bytes]) -> Iterator[Line]:
         done = 0
         while (at := buffer.find(_MARK, done)) >= 0:
             most = at + LONGEST
+            if len(buffer) < most and not ended:
+                break  # the rest of the line, or what is wrapped, may still be to be read
             end = buffer.find(b"\n", at, most)
-            if end < 0:
-                if len(buffer) < most and not ended:
-                    break  # the rest of the line is still to be read
-                end = min(most, len(buffer))
+            end = end if end >= 0 else min(most, len(buffer))
             newline = buffer.rfind(b"\n", max(done, at - LONGEST), at)
-            # A process that was killed leaves its line open, and the next one goes on in it.
-            following = buffer.find(_MARK, at + len(_MARK), end)
-            line = None
+            lines = [Line(None, "")]
             if newline >= 0 or (begins and at - done <= LONGEST):
                 start = newline + 1 if newline >= 0 else done
-                line = _parse(buffer[start : following if following >= 0 else end])
-            if line is not None:
-                yield line
-            begins = line is not None
-            done = at + len(_MARK) if begins and following >= 0 else end
+                lines = list(lines_of(buffer[start:end].decode("utf-8", "replace"), (), columns))
+                if lines and lines[-1].text.startswith("{") and lines[-1].counts is None:
+                    # A terminal wraps a long line, and who copies it gets several.
+                    last = lines.pop()
+                    more = buffer[end:most].partition(_MARK)[0].decode("utf-8", "replace")
+                    text = last.text + more.replace("\r", "").replace("\n", "")
+                    whole = Line(last.pid, text, last.source, last.seconds)
+                    lines.append(whole if whole.counts else last)
+            yield from lines
+            begins = bool(lines) and bool(lines[-1].text)
+            done = end
         kept = max(done, (at if at >= 0 else len(buffer)) - LONGEST)
         begins = begins and kept == done
         buffer = buffer[kept:]
-
-
-def _parse(raw: bytes) -> Line | None:
-    """None for a mark that another line quotes, such as a logged prompt."""
-    line = raw.decode("utf-8", "replace")
-    before, _, text = _COLOUR.sub("", _unwrapped(line)).partition(MARK)
-    header = _HEADER.search(before)
-    if before[header.end() if header else -1 :].strip():
-        return None
-    pids = _PID.findall(line[: line.find(MARK)])
-    pid = int("".join(pids[-1])) if pids else None
-    return Line(pid, text.partition("\n")[0].strip())
-
-
-def _unwrapped(line: str) -> str:
-    """The log message inside of a line that is a JSON object (Docker, journald, vLLM's own)."""
-    while 0 <= (start := line.find('{"')) < line.find(MARK):
-        try:
-            record, _ = json.JSONDecoder().raw_decode(line, start)
-            line = next((text for text in _strings(record) if MARK in text), "")
-        except (ValueError, RecursionError):
-            break
-    return line
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _strings(part)

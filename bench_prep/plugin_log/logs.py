@@ -6,15 +6,20 @@ import gzip
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from stat import S_ISREG
 
 from bench_prep.errors import UsageError
-from bench_prep.plugin_log.lines import Line, marked_lines
+from bench_prep.plugin_log.lines import marked_lines
+from bench_prep.plugin_log.order import in_order
+from bench_prep.plugin_log.records import Line
 
 STDIN = Path("-")
 _HEAD = 1 << 16
@@ -22,6 +27,8 @@ _GZIP = b"\x1f\x8b"
 #: vLLM's times have no year: `INFO 11-30 10:34:45`.
 _TIME = re.compile(rb"\b\d\d-\d\d \d\d:\d\d:\d\d\b")
 _YEAR = timedelta(days=366)
+#: What rotation adds to the name of a log.
+_ROTATED = re.compile(r"(?:[.-](?:\d[\dT:Z_-]*|gz|log|txt|old))+$")
 
 
 def read_logs(files: Sequence[Path]) -> Iterator[Line]:
@@ -30,9 +37,22 @@ def read_logs(files: Sequence[Path]) -> Iterator[Line]:
     Raises:
         UsageError: a file is missing, a folder, damaged or not text.
     """
+    found: dict[Path, list[Line]] = {}
     for file in _in_order(files):
         with _opened(file) as stream:
-            yield from marked_lines(stream.read)
+            found[file] = in_order(marked_lines(stream.read))
+    apart = _overlap(found.values())
+    for file, lines in found.items():
+        # The pieces of a rotated log follow each other; those of two replicas do not.
+        replica = f"{file.parent}/{_ROTATED.sub('', file.name)}" if apart else ""
+        yield from (replace(each, source=f"{replica} {each.source}".strip()) for each in lines)
+
+
+def _overlap(logs: Iterable[list[Line]]) -> bool:
+    """Whether two files were written to at the same time, so that they are of two writers."""
+    times = [[each.seconds for each in log if each.seconds is not None] for log in logs]
+    spans = sorted((min(each), max(each)) for each in times if each)
+    return any(second[0] < first[1] for first, second in pairwise(spans))
 
 
 @contextmanager
@@ -43,8 +63,12 @@ def _opened(file: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             assert isinstance(raw, BufferedReader)
             packed = raw.peek(len(_GZIP)).startswith(_GZIP)
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
-            # A log that was emptied under its writer begins with a hole, which reads as zeros.
-            if b"\0" in stream.peek(_HEAD).lstrip(b"\0"):
+            head = stream.peek(_HEAD)
+            if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                raise UsageError(f"{file} is text in UTF-16", "iconv -f UTF-16 -t UTF-8, and again")
+            # A log that was emptied under its writer begins with a hole, which reads as zeros;
+            # journald's own export has the length of a text with colours before it.
+            if b"\0" in head.lstrip(b"\0") and not head.startswith(b"__CURSOR="):
                 raise UsageError(f"{file} is binary and not a log", "give vLLM's log, as text")
             yield stream
     except (OSError, EOFError, zlib.error) as error:

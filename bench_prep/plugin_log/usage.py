@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,9 +15,11 @@ from bench_prep.fastpath.log_lines import (
     RESERVED,
     SUMMARY,
 )
-from bench_prep.plugin_log.lines import Line
+from bench_prep.plugin_log.order import Process, process_of
+from bench_prep.plugin_log.records import Line
 
-_NUMBERS = ("pid", "steps", "decode_steps", "dispatched", "checked")
+#: Ray leaves out lines that differ in their numbers alone.
+_REPEATED = "repeated "
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Usage:
         checked: dispatched steps that the self-check compared.
         differences: what the self-check found.
         failures: why a process gave the fast path up otherwise.
+        unread: lines with the plugin's mark that were cut, or that nothing here can read.
+        mixed: whether counters are missing, or of processes that the log does not tell apart.
     """
 
     reserved: str = ""
@@ -50,6 +53,8 @@ class Usage:
     checked: int = 0
     differences: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    unread: int = 0
+    mixed: bool = False
 
     @property
     def share(self) -> float | None:
@@ -94,56 +99,46 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
     again or the counters fall.
 
     Returns:
-        None where there is no line that the plugin writes.
+        None where there is no line that the plugin writes, nor one that cannot be read.
     """
     usage, any_line = Usage(), False
-    running: dict[int | None, _Process] = {}
-    last: int | None = None  # whose the lines are where the log's format names no process
+    running: dict[Process, _Process] = {}
+    falls: Counter[Process] = Counter()
+    last: dict[str, int] = {}  # whose the lines are where the log's format names no process
     for line in lines:
         text = line.text
         reason = text.partition(": ")[2]
-        pid = last if line.pid is None else line.pid
+        process = line.source, last.get(line.source) if line.pid is None else line.pid
         if text.startswith(RESERVED):
             usage.reserved, usage.not_used = reason, None
-            if pid in running and running[pid].began:
-                usage.add(running.pop(pid))
-            running.setdefault(pid, _Process())
+            if process in running and running[process].began:
+                usage.add(running.pop(process))
+            running.setdefault(process, _Process())
+            falls[process] = 0
         elif text.startswith(NOT_USED):
             usage.not_used = reason
         elif text.startswith(FIRST_DISPATCH):
-            running.setdefault(pid, _Process()).dispatched = True
+            running.setdefault(process, _Process()).dispatched = True
         elif text.startswith(CLOSED):
-            running.setdefault(pid, _Process()).closed = reason
-        elif (counts := _summary(text)) is not None:
-            if line.pid is None and pid != counts["pid"]:
-                last = counts["pid"]
-                if pid in running and running[pid].counts is None:
-                    running[last] = running.pop(pid)
-                pid = last
-            before = running.setdefault(pid, _Process()).counts
+            running.setdefault(process, _Process()).closed = reason
+        elif (counts := line.counts) is not None:
+            if line.pid is None and process[1] != counts["pid"]:
+                last[line.source] = counts["pid"]
+                known = process_of(line)
+                if process in running and running[process].counts is None:
+                    running[known] = running.pop(process)
+                process = known
+            before = running.setdefault(process, _Process()).counts
             if before is not None and counts["steps"] < before["steps"]:
-                usage.add(running.pop(pid))
-            running.setdefault(pid, _Process()).counts = counts
+                usage.add(running.pop(process))
+                falls[process] += 1
+                usage.mixed |= falls[process] > 1
+            running.setdefault(process, _Process()).counts = counts
+            usage.mixed |= _REPEATED in text
         else:
-            continue  # the summary for people, a line that was cut, or none of the plugin's
+            usage.unread += not text.startswith(f"{SUMMARY}:")
+            continue
         any_line = True
-    for process in running.values():
-        usage.add(process)
-    return usage if any_line else None
-
-
-def _summary(text: str) -> dict[str, Any] | None:
-    """The counters of a summary; None for any other line, and for one that was cut."""
-    try:
-        record, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or record.get("event") != SUMMARY:
-        return None
-    numbers = all(isinstance(record.get(name), int) for name in _NUMBERS)
-    reasons = record.get("decode_fallbacks")
-    if not numbers or not isinstance(reasons, dict):
-        return None
-    if not all(isinstance(count, int) for count in reasons.values()):
-        return None
-    return record
+    for each in running.values():
+        usage.add(each)
+    return usage if any_line or usage.unread else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.logs import KEPT, OTHER, line, reserved, summary
+from tests.plugin_log.logs import KEPT, OTHER, line, reserved, summary
 
 from .conftest import Bench
 

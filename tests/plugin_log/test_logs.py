@@ -11,7 +11,7 @@ import pytest
 from bench_prep.errors import UsageError
 from bench_prep.plugin_log.logs import read_logs
 from bench_prep.plugin_log.usage import usage_in
-from tests.serving.logs import line, reserved, summary
+from tests.plugin_log.logs import line, reserved, summary
 
 MINUTES = ("11-30 10:38:48", "12-31 23:59:59", "01-01 00:00:00", "01-02 00:00:00")
 
@@ -86,7 +86,7 @@ def test_an_empty_log_has_no_line(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"\x7fELF\x02\x01\x01\0\0\0" + reserved(), "binary"),
-        (reserved().decode().encode("utf-16"), "binary"),
+        (reserved().decode().encode("utf-16"), "UTF-16"),
         (gzip.compress(os.urandom(200_000))[:-50_000], "binary"),
         (gzip.compress(reserved() * 9000)[:-20], "cannot be read"),
         (b"\x1f\x8b" + bytes(range(1, 200)), "cannot be read"),

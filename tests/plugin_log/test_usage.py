@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_prep.fastpath.log_lines import CHECK_FAILED
-from bench_prep.plugin_log.lines import Line, marked_lines
+from bench_prep.plugin_log.lines import marked_lines
+from bench_prep.plugin_log.records import Line
 from bench_prep.plugin_log.usage import Usage, usage_in
-from tests.serving.logs import OTHER, counts, line, reserved, summary
+from tests.plugin_log.logs import OTHER, counts, line, reserved, summary
 
 DISPATCHED = "fast path dispatched for the first time, at position 4"
 
@@ -120,7 +121,8 @@ def test_the_last_start_decides_whether_it_is_used() -> None:
     ],
 )
 def test_what_the_plugin_never_writes(text: str) -> None:
-    assert usage_in([Line(15, text)]) is None
+    found = usage_in([Line(15, text)])
+    assert found is not None and (found.unread, found.processes) == (1, 0)
 
 
 @given(
