@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 from bench_prep.fastpath.log_lines import MARK
-from bench_prep.plugin_log.partial import Read, whole_lines
+from bench_prep.plugin_log.partial import Read, may_be_split, whole_lines
 from bench_prep.plugin_log.records import Columns, Line, columns_of, lines_of
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 #: Of a line at most so many bytes before the mark and after it are looked at.
 LONGEST = 1 << 14
 #: Characters of one JSON document that is read whole.
@@ -34,9 +34,11 @@ def marked_lines(read: Read) -> Iterator[Line]:
         first = yield from _in_documents(first, read)
     columns = columns_of(first[:LONGEST].partition(b"\n")[0].decode("utf-8", "replace"))
     pending = [first]
-    yield from _in_lines(
-        whole_lines(lambda size: pending.pop() if pending else read(size)), columns
-    )
+
+    def again(size: int) -> bytes:
+        return pending.pop() if pending else read(size)
+
+    yield from _in_lines(whole_lines(again) if may_be_split(first) else again, columns)
 
 
 def _is_document(first: bytes) -> bool:

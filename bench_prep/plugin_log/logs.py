@@ -28,7 +28,7 @@ _GZIP = b"\x1f\x8b"
 _TIME = re.compile(rb"\b\d\d-\d\d \d\d:\d\d:\d\d\b")
 _YEAR = timedelta(days=366)
 #: What rotation adds to the name of a log.
-_ROTATED = re.compile(r"(?:[.-](?:\d[\dT:Z_-]*|gz|log|txt|old))+$")
+_ROTATED = re.compile(r"(?:\.(?:\d[\dT:Z_-]*|gz|log|txt|old)|-\d{6}[\dT:Z_-]*)+$")
 
 
 def read_logs(files: Sequence[Path]) -> Iterator[Line]:
@@ -41,18 +41,19 @@ def read_logs(files: Sequence[Path]) -> Iterator[Line]:
     for file in _in_order(files):
         with _opened(file) as stream:
             found[file] = in_order(marked_lines(stream.read))
+    # The pieces of a rotated log follow each other; those of two replicas do not.
     apart = _overlap(found.values())
     for file, lines in found.items():
-        # The pieces of a rotated log follow each other; those of two replicas do not.
-        replica = f"{file.parent}/{_ROTATED.sub('', file.name)}" if apart else ""
-        yield from (replace(each, source=f"{replica} {each.source}".strip()) for each in lines)
+        name = _ROTATED.sub("", str(file)) if apart else ""
+        yield from (replace(line, source=f"{name} {line.source}".strip()) for line in lines)
 
 
 def _overlap(logs: Iterable[list[Line]]) -> bool:
     """Whether two files were written to at the same time, so that they are of two writers."""
-    times = [[each.seconds for each in log if each.seconds is not None] for log in logs]
+    times = [[line.seconds for line in log if line.seconds is not None] for log in logs]
     spans = sorted((min(each), max(each)) for each in times if each)
-    return any(second[0] < first[1] for first, second in pairwise(spans))
+    over_new_year = any(end - begin > _YEAR.total_seconds() / 2 for begin, end in spans)
+    return not over_new_year and any(after[0] < before[1] for before, after in pairwise(spans))
 
 
 @contextmanager

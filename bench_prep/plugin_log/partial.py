@@ -10,7 +10,7 @@ Read = Callable[[int], bytes]
 #: No line of the plugin is longer; what is longer stays split.
 _LONGEST = 1 << 18
 #: containerd and CRI-O: a `P` where a line goes on in the stream's next line, `F` in its last.
-_CRI = re.compile(rb"(\S+ (stdout|stderr)) ([PF])(?::\S*)? (.*)()", re.DOTALL)
+_CRI = re.compile(rb"(\S+ (stdout|stderr)) ([PF]) (.*)()", re.DOTALL)
 #: Docker: the text has no line feed at its end where the line goes on.
 _DOCKER = re.compile(rb'(\{"log":")()()(.*?)(","stream":"(?:stdout|stderr)".*)', re.DOTALL)
 
@@ -24,11 +24,12 @@ def whole_lines(read: Read) -> Read:
         nonlocal rest
         while True:
             chunk = read(size)
-            data = rest + chunk
-            end = data.rfind(b"\n") + 1 if chunk else len(data)
-            if not end and len(data) > _LONGEST:
-                end = len(data)
-            data, rest = data[:end], data[end:]
+            end = chunk.rfind(b"\n") + 1
+            if not end and chunk and len(rest) < _LONGEST:
+                rest += chunk
+                continue
+            end = end or len(chunk)
+            data, rest = b"".join((rest, memoryview(chunk)[:end])), chunk[end:]
             if begun or _has_parts(data):
                 data = b"".join(map(whole, data.splitlines(keepends=True)))
             if not chunk:
@@ -57,9 +58,12 @@ def whole_lines(read: Read) -> Read:
     return joined
 
 
+def may_be_split(first: bytes) -> bool:
+    """Whether a log that begins so comes from a runtime that splits lines."""
+    return bool(_CRI.match(first) or first.startswith(b'{"log":"'))
+
+
 def _has_parts(data: bytes) -> bool:
-    if b" stdout P" in data or b" stderr P" in data:
-        return True
-    return data.startswith(b'{"log":"') and (
-        data.count(b'","stream":"') != data.count(rb'\n","stream":"')
-    )
+    if data.startswith(b'{"log":"'):
+        return data.count(b'","stream":"') != data.count(rb'\n","stream":"')
+    return b" P " in data

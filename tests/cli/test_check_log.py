@@ -90,6 +90,24 @@ class TestExitCodes:
     def test_wrong_usage(self, bench: Bench, arguments: list[str]) -> None:
         bench("check-log", *arguments).refused(2)
 
+    @pytest.mark.parametrize("file", ["none.log", KEPT / "utf16.log"])
+    def test_json_of_what_cannot_be_read(self, bench: Bench, file: Path | str) -> None:
+        done = bench("check-log", "--json", file)
+        found = json.loads(done.out)
+        assert (done.code, found["exit_code"], found["decode_steps"]) == (2, 2, 0)
+        assert str(found["problem"]) in done.err
+
+    def test_a_mark_that_cannot_be_read(self, bench: Bench, log) -> None:  # type: ignore[no-untyped-def]
+        bench("check-log", log(b"<b>[bench-prep]</b> x\n")).refused(2, "1 lines with [bench-prep]")
+        cut = line('{"event": "summary", "pid": 15, "st')
+        bench("check-log", log(reserved(), cut)).refused(2, "1 lines with [bench-prep]")
+        done = bench("check-log", log(reserved(), summary(7, 7), cut))
+        assert (done.code, "1 lines with [bench-prep]" in done.out) == (0, True)
+
+    def test_replicas_that_nothing_tells_apart(self, bench: Bench, log) -> None:  # type: ignore[no-untyped-def]
+        both = [summary(at, at) + summary(at // 2, at // 2) for at in (100, 200, 300)]
+        bench("check-log", log(reserved(), reserved(), *both)).refused(2, "does not tell apart")
+
     def test_binary(self, bench: Bench) -> None:
         bench("check-log", sys.executable).refused(2, "binary")
 

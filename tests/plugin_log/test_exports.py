@@ -287,3 +287,78 @@ def test_replicas_with_equal_processes(tmp_path: Path, name: str, newest_first: 
     found = read(file)
     assert (found.unread, found.mixed, found.not_used) == (0, False, None)
     assert shares(found) == (3, 200 + 300 + 50, 200 + 400 + 200)
+
+
+def test_replicas_in_files_of_their_own(tmp_path: Path) -> None:
+    """Rotated, with equal process identifiers, and nothing in their lines tells them apart."""
+    files = []
+    for host, said in by_host(of_two_hosts()).items():
+        middle = len(said) // 2
+        for name, piece in ((f"{host}.log.1", said[:middle]), (f"{host}.log", said[middle:])):
+            file = tmp_path / name
+            file.write_text("".join(f"{m}\n" for _, m in piece))
+            files.append(file)
+    assert shares(read(*files)) == (3, 550, 800)
+    assert not read(*files).mixed
+
+
+def test_lines_that_a_terminal_wrapped(tmp_path: Path) -> None:
+    file = tmp_path / "service.log"
+    text = "\n".join(m for _, host, m in of_two_hosts() if host == "gpu-2")
+    wrapped = [line[at : at + 80] for line in text.splitlines() for at in range(0, len(line), 80)]
+    file.write_text("\n".join(wrapped))
+    assert shares(read(file)) == (1, 50, 200)
+
+
+def test_lines_that_docker_split(tmp_path: Path) -> None:
+    file = tmp_path / "x-json.log"
+    records = []
+    for _, host, m in of_two_hosts():
+        if host == "gpu-2":
+            parts = [m[:70], m[70:] + "\n"]
+            records += [json.dumps({"log": part, "stream": "stdout"}) for part in parts]
+            records.insert(-1, json.dumps({"log": "x\n", "stream": "stderr"}))
+    file.write_text(
+        "".join(json.dumps(json.loads(each), separators=(",", ":")) + "\n" for each in records)
+    )
+    assert shares(read(file)) == (1, 50, 200)
+
+
+def test_pages_of_an_export_newest_first(tmp_path: Path) -> None:
+    """Each page is newest first, but the pages are in the order of time, and the other way."""
+    said = [f"{host}  | {m}" for _, host, m in of_two_hosts()]
+    pages = [said[at : at + 4] for at in range(0, len(said), 4)]
+    file = tmp_path / "service.log"
+    for each in ([page[::-1] for page in pages], pages[::-1]):
+        file.write_text("\n".join(line for page in each for line in page))
+        assert shares(read(file)) == (3, 550, 800)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-11-30 10:00:00,123 INFO vllm.bench_prep: ",
+        "INFO:vllm.bench_prep:",
+        "[2026-11-30 10:00:00,123: INFO/MainProcess] ",
+        "2026-11-30 10:00:00.123 | INFO     | vllm.bench_prep:summary:42 - ",
+        "gpu1 vllm[812]: ",
+        "vllm-1  | ",
+        "",
+    ],
+)
+def test_formatters_of_the_user(tmp_path: Path, prefix: str) -> None:
+    file = tmp_path / "service.log"
+    file.write_text(
+        f"{prefix}[bench-prep] fast path reserved: x\n"
+        f"{prefix}[bench-prep] {json.dumps(counts(5, 9))}\n"
+    )
+    assert shares(read(file)) == (1, 5, 9)
+
+
+def test_lines_that_ray_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "service.log"
+    file.write_text(
+        "(RayWorkerWrapper pid=15, ip=10.0.0.1) INFO 11-30 10:00:00 [events.py:25] [bench-prep] "
+        f"{json.dumps(counts(5, 9))} [repeated 3x across cluster]\n"
+    )
+    assert read(file).mixed
