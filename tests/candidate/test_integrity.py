@@ -1,4 +1,4 @@
-"""What is seen of code that has been changed; `tests/tricks` does it to vLLM itself."""
+"""What is seen of code that has been changed; `tests/candidate/tricks` does it to vLLM itself."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def fails() -> None:
 def test_only_what_the_candidate_raises_is_the_candidates() -> None:
     decoder, other = Decoder(fails), Decoder(fails)
     with (
-        pytest.raises(UsageError, match=r"mine:attach raised ValueError: so wrong \(test_cand"),
+        pytest.raises(UsageError, match=r"mine:attach raised ValueError: so wrong \(test_load"),
         own_errors("mine:attach", decoder),
     ):
         decoder.call()

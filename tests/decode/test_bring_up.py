@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench_prep.decode.bring_up import check_imported, import_vllm
+from bench_prep.decode.imported import check_imported, import_vllm
 from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import installed_vllm

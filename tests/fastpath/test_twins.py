@@ -1,6 +1,6 @@
 """Traces written by hand after which the fast path and vLLM's own path leave the same state.
 
-Random ones are in `tests/differential`.
+Random ones are in `tests/prove/source`.
 """
 
 from __future__ import annotations

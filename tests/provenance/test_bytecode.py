@@ -83,7 +83,7 @@ def test_other_packages_are_left_alone(site: Path) -> None:
 def test_a_file_that_was_put_right_after_it_was_compiled(site: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from bench_prep.decode.bring_up import check_imported\n"
+        "from bench_prep.decode.imported import check_imported\n"
         "from bench_prep.provenance.hashes import file_sha256\n"
         f"utils, package = Path({str(UTILS)!r}), Path('vllm')\n"
         "right = utils.read_text()\n"

@@ -22,8 +22,8 @@ from bench_prep.provenance.timed_vllm import Source, build_only, prove_source, p
 from bench_prep.provenance.worktree import open_worktree
 from bench_prep.stages import Stages
 
-from .provenance.conftest import write_parts, write_small_vllm
-from .provenance.test_worktree import git
+from .conftest import write_parts, write_small_vllm
+from .test_worktree import git
 
 pytest.importorskip("setuptools")
 UTILS = "vllm/v1/utils.py"

@@ -16,13 +16,13 @@ from bench_prep.measure.records import ARMS, Block, Round
 from bench_prep.measure.state import MachineState, Span, read_state
 from bench_prep.report.machine import (
     clock_share,
-    machine_cells,
     machine_warnings,
     state_notes,
     state_rows,
 )
 from bench_prep.report.overview import report_markdown
 from bench_prep.results.contradictions import contradiction
+from bench_prep.results.machine import machine_cells
 from bench_prep.results.read import load
 from bench_prep.results.rows import rows
 from bench_prep.results.store import append, write_steps

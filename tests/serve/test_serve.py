@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bench_prep.child.device import has_device
 from bench_prep.cli.app import app
 from bench_prep.serve.store import COLUMNS, requests_path
-from tests.service.counting_model import counted, write_counting_model
+from tests.serve.counting_model import counted, write_counting_model
 
 pytestmark = pytest.mark.vllm
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.tricks.outputs import outputs
+from tests.candidate.tricks.outputs import outputs
 
 Prepare = Callable[[Any, Any], Any]
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from tests.tricks.outputs import outputs
+from tests.candidate.tricks.outputs import outputs
 
 Prepare = Callable[[Any, Any], Any]
 

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tests.tricks.borrows import baseline_of
+from tests.candidate.tricks.borrows import baseline_of
 
 Prepare = Callable[[Any, Any], Any]
 RUNNER = "vllm.v1.worker.gpu_model_runner"

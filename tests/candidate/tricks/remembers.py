@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.tricks.outputs import outputs
+from tests.candidate.tricks.outputs import outputs
 
 
 def attach(runner: Any) -> Callable[[Any, Any], Any]:

@@ -22,7 +22,7 @@ from bench_prep.settings import OUR_CANDIDATE, RunSettings
 
 pytestmark = pytest.mark.vllm
 HERE = Path(__file__).resolve().parent
-EXAMPLES = HERE.parents[1] / "examples"
+EXAMPLES = HERE.parents[2] / "examples"
 SETTINGS = RunSettings(
     position=1000, max_model_len=2048, max_num_reqs=8, max_num_tokens=64, warmup=10, iters=60,
     rounds=1,
