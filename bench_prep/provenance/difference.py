@@ -31,12 +31,18 @@ class Difference:
 
 
 def difference(worktree: Worktree) -> Difference | None:
-    """The uncommitted changes of a checkout, files not yet added among them; else what is not the
-    version's release. None where neither a commit nor the release is known.
+    """The uncommitted changes of a checkout, files not yet added among them, None where git cannot
+    say; outside a checkout what is not the version's release, None where that is not known.
     """
+    if not worktree.is_checkout:
+        return _since_release(worktree)
     names = worktree.changed_since("HEAD")
-    if names is not None:
-        return Difference({name: _digest(worktree.root / name) for name in names})
+    if names is None:
+        return None
+    return Difference({name: _digest(worktree.root / name) for name in names})
+
+
+def _since_release(worktree: Worktree) -> Difference | None:
     release = release_hashes(worktree.version)
     if release is None:
         return None
@@ -49,16 +55,16 @@ def compiled_changes(worktree: Worktree, precompiled: Path) -> tuple[list[str], 
     wheel were compiled from, as far as known; and whether all of that is known.
 
     A checkout has them at the commit that the wheel names, or at its version's release tag. Without
-    either, and outside a checkout, there is `difference` alone.
+    either, and outside a checkout, there is `difference` alone; where git cannot say, the release.
     """
     made_from = _made_from(precompiled)
     since = map(worktree.changed_since, made_from)
     changed = next((names for names in since if names is not None), None)
     known = changed is not None
     if changed is None:
-        differs = difference(worktree)
+        differs = difference(worktree) or _since_release(worktree)
         changed = [] if differs is None else [*differs.files]
-        is_release = not worktree.is_git and f"v{worktree.version}" in made_from
+        is_release = not worktree.is_checkout and f"v{worktree.version}" in made_from
         known = differs is not None and is_release
     return [name for name in changed if is_compiled_source(name)], known
 

@@ -20,4 +20,4 @@ def file_sha256(path: Path) -> str:
 def combined_sha256(hashes: Mapping[str, str]) -> str:
     """One SHA-256 for several named hashes, whatever their order."""
     lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()

@@ -31,6 +31,12 @@ _KEPT = re.compile(
     r"|(NO_)?CACHE_DIR|(DEFAULT_)?TIMEOUT|RETRIES|KEYRING_PROVIDER|USE_FEATURE"
     r"|BREAK_SYSTEM_PACKAGES|REQUIRE_VIRTUALENV|ROOT_USER_ACTION)"
 )
+#: What a hook's environment has of the repository that it runs for: it is not what a build, or
+#: what that fetches, works in.
+_OF_A_REPOSITORY = re.compile(
+    r"GIT_(DIR|WORK_TREE|COMMON_DIR|INDEX_\w+|(\w+_)?OBJECT_DIRECTOR\w+|NAMESPACE|PREFIX|CONFIG"
+    r"|CONFIG_PARAMETERS|GRAFT_FILE|SHALLOW_FILE|QUARANTINE_PATH|REPLACE_\w+|\w*_WORK_TREE)"
+)
 
 
 def run_pip(
@@ -49,7 +55,12 @@ def run_pip(
     those that say where packages are reach it.
     """
     given = os.environ if env is None else env
-    kept = {n: v for n, v in given.items() if not n.startswith("PIP_") or _KEPT.fullmatch(n)}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if not _OF_A_REPOSITORY.fullmatch(name)
+        and (not name.startswith("PIP_") or _KEPT.fullmatch(name))
+    }
     progress(label)
     started = time.monotonic()
     with log.open("wb") as output:

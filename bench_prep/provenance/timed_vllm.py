@@ -125,7 +125,7 @@ def _of_worktree(worktree: Worktree) -> dict[str, Any]:
     differs = difference(worktree)
     return {
         "vllm_commit": worktree.commit,
-        "worktree_dirty": bool(differs.files) if differs else worktree.dirty,
+        "worktree_dirty": bool(differs.files) if differs else None,
         "worktree_diff_sha256": differs.sha256 if differs else None,
         "tree_sha256": worktree.tree_hash(),
     }

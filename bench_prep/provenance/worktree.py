@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
-import subprocess
 import tomllib
-import warnings
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from functools import cached_property
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from bench_prep.errors import Missing, UsageError
+from bench_prep.provenance.git import NoAnswer, git, is_blob
 
 #: Top-level folders that no part of vLLM's build reads, or that it makes.
 _SKIPPED_AT_TOP = {"docs", "tests", "examples", "build", "dist"}
@@ -31,13 +32,22 @@ _BUILD_OUTPUT = re.compile(
       | vllm_flash_attn/(?!__init__\.py$|flash_attn_interface\.py$|\.gitkeep$).*
       | third_party/(triton_kernels|deep_gemm|fmha_sm100|tml_fa4)/.*
       | third_party/flashmla/flash_mla_interface\.py
+      | grpc/vllm_engine_pb2(_grpc)?\.pyi?
+    )$
+    | csrc/(
+        quantization/machete/generated/.*
+      | (quantization/marlin|moe/marlin_moe_wna16)/(sm\w+_kernel_\w+\.cu|kernel_selector\.h)
+      | cpu/cpu_attn_dispatch_generated\.h
     )$
     | rust/target/.*""",
     re.VERBOSE,
 )
 
 #: vLLM's own rule for its version: release tags, not the tags of its Rust crates.
-_DESCRIBE = ["git", "describe", "--dirty", "--tags", "--long", "--abbrev=40", "--match", "v[0-9]*"]
+_DESCRIBE = ("describe", "--tags", "--long", "--abbrev=40", "--match", "v[0-9]*")
+_LINK, _SUBMODULE = "120000", "160000"
+#: Of the files beside the folders, those that a build may read though git was told to ignore them.
+_READ_AT_TOP = (".cfg", ".in", ".py", ".toml", ".txt")
 
 
 def is_package_source(path: str) -> bool:
@@ -75,49 +85,129 @@ class Worktree:
             add_to_tree_hash(tree, name, path.read_bytes())
         return tree.hexdigest()
 
+    @property
+    def is_checkout(self) -> bool:
+        """Whether it has a `.git` of its own, whatever git says of that."""
+        # A distribution unpacked inside some other repository is not that repository.
+        return os.path.lexists(self.root / ".git")
+
     @cached_property
     def commit(self) -> str | None:
-        """The git commit; outside a checkout the one that a source distribution names, or None."""
-        return self._git("rev-parse", "HEAD") if self.is_git else named_commit(self.root / "vllm")
-
-    @cached_property
-    def dirty(self) -> bool:
-        """Whether a git checkout has changes that are not committed; False without git."""
-        return self.is_git and bool(self._git("status", "--porcelain"))
+        """The commit of a checkout, None where git cannot say; outside of one the commit that a
+        source distribution names, or None.
+        """
+        if not self.is_checkout:
+            return named_commit(self.root / "vllm")
+        return self._git("rev-parse", "--verify", "HEAD")
 
     def changed_since(self, commit: str) -> list[str] | None:
-        """The files that are not as in this commit or tag, ignored ones left out; None outside a
-        checkout, or where it does not have that commit.
+        """The files that are not as in this commit or tag; None outside a checkout, or where git
+        cannot say.
+
+        Contents are compared, as they are on disk. What git was told to ignore counts where it
+        enters the build; so does a link to what the commit does not have.
         """
-        if not self.is_git:
+        listing = self._git("ls-tree", "-r", "-z", "--full-tree", f"{commit}^{{commit}}")
+        if listing is None or self._index is None:
             return None
-        changed = self._git("diff", "--name-only", "--no-renames", "-z", f"{commit}^{{commit}}")
-        added = self._git("ls-files", "--others", "--exclude-standard", "-z")
-        if changed is None or added is None:
-            return None
-        return sorted({*changed.split("\0"), *added.split("\0")} - {""})
+        committed: dict[str, tuple[str, str]] = {}
+        changed: set[str] = set()
+        submodules = []
+        for line in listing.split("\0")[:-1]:
+            about, _, name = line.partition("\t")
+            mode, _, blob = about.split()
+            committed[name] = mode, blob
+            inside = Worktree(self.root / name, self.version)
+            if mode == _SUBMODULE and inside.is_checkout:
+                names = inside.changed_since(blob)
+                if names is None:
+                    return None
+                changed.update(f"{name}/{changed_one}" for changed_one in names)
+                submodules.append(f"{name}/")
+        top = os.path.realpath(self.root)
+
+        def is_of_commit(path: Path) -> bool:
+            return os.path.relpath(os.path.realpath(path), top) in committed
+
+        for name, (mode, blob) in committed.items():
+            path = self.root / name
+            if mode == _SUBMODULE:
+                same = not path.is_file()
+            elif not os.path.lexists(path):
+                # A sparse checkout may lack what enters no build.
+                same = self._index.get(name) == "S" and _is_unread(name)
+            elif mode == _LINK and path.is_file() and not is_of_commit(path):
+                same = False
+            else:
+                same = _is_blob(path, mode, blob)
+            if not same:
+                changed.add(name)
+        for name, path in self.sources().items():
+            if name in committed or name.startswith(tuple(submodules)):
+                continue
+            if "/" in name or name.endswith(_READ_AT_TOP):
+                changed.update([] if is_of_commit(path) else [name])
+        added = (name for name in self._index if name not in committed)
+        changed.update(name for name in added if os.path.lexists(self.root / name))
+        return sorted(changed)
 
     @cached_property
-    def is_git(self) -> bool:
-        """Whether it is a git checkout."""
-        # A distribution unpacked inside some other repository is not that repository.
-        top = self._git("rev-parse", "--show-toplevel")
-        return top is not None and Path(top).resolve() == self.root.resolve()
+    def _index(self) -> dict[str, str] | None:
+        """What git lists, each with its tag: `?` for a file not added, `S` for one that a sparse
+        checkout leaves out, other letters for the rest; None where git cannot say.
+        """
+        options = "--cached", "--others", "--exclude-standard", "-t", "-z"
+        listing = self._git("ls-files", *options)
+        if listing is None:
+            return None
+        return {line[2:]: line[0] for line in listing.split("\0")[:-1]}
 
     @cached_property
     def _tracked(self) -> frozenset[str]:
-        listed = self._git("ls-files", "-z") if self.is_git else None
-        return frozenset((listed or "").split("\0"))
+        return frozenset(name for name, tag in (self._index or {}).items() if tag != "?")
 
     def _git(self, *arguments: str) -> str | None:
-        return _git(self.root, *arguments)
+        try:
+            # A setting can name another folder as the work tree.
+            top = git(self.root, "rev-parse", "--show-toplevel")
+            if os.path.realpath(top) == os.path.realpath(self.root):
+                return git(self.root, *arguments)
+        except NoAnswer:
+            pass
+        return None
+
+    def refusal(self) -> str:
+        """What git says where it has nothing to say of a checkout; empty where it has."""
+        try:
+            git(self.root, "rev-parse", "HEAD")
+        except NoAnswer as error:
+            return str(error)
+        return ""
+
+    def described_version(self) -> str | None:
+        """What setuptools-scm's rule, vLLM's own, makes of the release tags; None without one."""
+        described = self._git(*_DESCRIBE)
+        if described is None:
+            return None
+        tag, distance, node = described.rsplit("-", 2)
+        try:
+            version = str(Version(tag))
+        except InvalidVersion:
+            return None
+        changed = self.changed_since("HEAD")
+        if distance == "0" and changed is not None and self._tracked.isdisjoint(changed):
+            return version
+        # The date of a changed tree is left out: yesterday's equal tree would look different.
+        following = re.sub(r"\d+$", lambda last: str(int(last[0]) + 1), version)
+        return f"{following}.dev{distance}+{node[:10]}"
 
     def _walk(
         self, folder: Path, prefix: str, above: tuple[Path, ...]
     ) -> Iterator[tuple[str, Path]]:
         for entry in os.scandir(folder):
             name, path = prefix + entry.name, Path(entry.path)
-            if _leads_nowhere(entry):
+            # In a linked worktree or a submodule `.git` is a file that holds a path.
+            if entry.name == ".git" or _leads_nowhere(entry):
                 continue
             if entry.is_dir():
                 real = path.resolve()
@@ -131,13 +221,15 @@ def open_worktree(path: Path) -> Worktree:
     """The vLLM worktree at `path` and its version.
 
     The version is `$VLLM_VERSION_OVERRIDE` (vLLM's own switch), else the source distribution's,
-    else what setuptools-scm makes of the git tags.
+    else what setuptools-scm's rule makes of the git tags.
 
     Raises:
         UsageError: not a folder, or not vLLM.
         Missing: no version can be found.
     """
-    root = path.expanduser().absolute()
+    with suppress(RuntimeError):  # `~` of nobody
+        path = path.expanduser()
+    root = path.absolute()
     if not root.is_dir():
         raise UsageError(f"the worktree {root} is not a folder", "give a vLLM checkout")
     if not (root / "vllm" / "__init__.py").is_file() or _project_name(root) != "vllm":
@@ -146,15 +238,21 @@ def open_worktree(path: Path) -> Worktree:
             "pyproject.toml)",
             "give the folder that holds vLLM's pyproject.toml",
         )
+    worktree = Worktree(root, "")
     version = (
-        os.environ.get("VLLM_VERSION_OVERRIDE") or _distribution_version(root) or _git_version(root)
+        os.environ.get("VLLM_VERSION_OVERRIDE")
+        or _distribution_version(root)
+        or worktree.described_version()
     )
     if not version:
+        why = "it has no PKG-INFO and no release tag"
+        if worktree.is_checkout:
+            why = worktree.refusal() or why
         raise Missing(
-            f"no version can be found for {root}: it has no PKG-INFO and no release tag",
+            f"no version can be found for {root}: {why}",
             "set VLLM_VERSION_OVERRIDE, for example to 0.32.0",
         )
-    return Worktree(root, version)
+    return replace(worktree, version=version)
 
 
 def named_commit(package: Path | zipfile.Path) -> str | None:
@@ -187,9 +285,25 @@ def _is_skipped(folder: Path, at_top: bool) -> bool:
     name = folder.name
     if name == "__pycache__" or name.endswith(".egg-info") or (folder / "pyvenv.cfg").exists():
         return True
-    return at_top and (
-        name in _SKIPPED_AT_TOP or name.startswith(".") or name.startswith("cmake-build-")
+    return at_top and _is_unread(f"{name}/")
+
+
+def _is_unread(name: str) -> bool:
+    """Whether this path is below a top-level folder that no part of the build reads."""
+    top, slash, _ = name.partition("/")
+    return bool(slash) and (
+        top in _SKIPPED_AT_TOP or top.startswith(".") or top.startswith("cmake-build-")
     )
+
+
+def _is_blob(path: Path, mode: str, blob: str) -> bool:
+    try:
+        # As it is: `Path.readlink` would tidy it.
+        link = os.readlink(path) if mode == _LINK else None  # noqa: PTH115
+        content = path.read_bytes() if link is None else os.fsencode(link)
+    except OSError:
+        return False
+    return is_blob(content, blob)
 
 
 def _project_name(root: Path) -> str | None:
@@ -207,32 +321,3 @@ def _distribution_version(root: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return HeaderParser().parsestr(text)["Version"]
-
-
-def _git_version(root: Path) -> str | None:
-    # Without a release tag setuptools-scm would make up 0.1.dev1.
-    if _git(root, *_DESCRIBE[1:]) is None:
-        return None
-    try:
-        scm = importlib.import_module("setuptools_scm")
-    except ImportError:
-        raise Missing(
-            f"setuptools-scm is not installed, so the version of {root} cannot be computed",
-            "pip install 'setuptools-scm>=8', or set VLLM_VERSION_OVERRIDE",
-        ) from None
-    with warnings.catch_warnings():
-        # vLLM passes its command the same way; newer releases have another name for it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        version = str(scm.get_version(root=str(root), git_describe_command=_DESCRIBE))
-    # A changed tree gets today's date, which would make yesterday's equal tree look different.
-    return re.sub(r"\.d\d{8}$", "", version)
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
-        )
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

@@ -29,11 +29,10 @@ def checkout(small_vllm: Path) -> Path:
 def test_a_source_distribution(small_vllm: Path) -> None:
     worktree = open_worktree(small_vllm)
     assert worktree.version == "0.32.0"
-    assert (worktree.commit, worktree.dirty) == (None, False)
+    assert worktree.commit is None and worktree.changed_since("HEAD") is None
 
 
 def test_a_git_checkout(checkout: Path) -> None:
-    pytest.importorskip("setuptools_scm")
     git(checkout, "tag", "proto-v9.0.0")
     with pytest.raises(Missing) as error:
         open_worktree(checkout)  # a tag of a Rust crate is no release
@@ -42,10 +41,10 @@ def test_a_git_checkout(checkout: Path) -> None:
     worktree = open_worktree(checkout)
     assert worktree.version == "0.31.1"
     assert worktree.commit is not None and len(worktree.commit) == 40
-    assert not worktree.dirty
+    assert worktree.changed_since("HEAD") == []
     (checkout / "vllm" / "v1" / "utils.py").write_text("TWO = 2\n")
     changed = open_worktree(checkout)
-    assert changed.dirty
+    assert changed.changed_since("HEAD") == ["vllm/v1/utils.py"]
     assert changed.version.startswith("0.31.2.dev0+g")
     assert ".d2" not in changed.version
 
@@ -57,7 +56,8 @@ def test_a_distribution_inside_another_repository_is_not_that_repository(checkou
     (inner / "pyproject.toml").write_text((checkout / "pyproject.toml").read_text())
     (inner / "PKG-INFO").write_text("Name: vllm\nVersion: 0.30.0\n")
     worktree = open_worktree(inner)
-    assert (worktree.version, worktree.commit, worktree.dirty) == ("0.30.0", None, False)
+    assert (worktree.version, worktree.commit) == ("0.30.0", None)
+    assert worktree.changed_since("HEAD") is None
 
 
 def test_the_version_can_be_given(small_vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
