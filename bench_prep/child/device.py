@@ -54,4 +54,6 @@ def child_environment(device: str) -> dict[str, str]:
     """The environment variables that vLLM must find when the timing process imports it."""
     defaults = _DEFAULTS | (_CPU_DEFAULTS if is_cpu(device) else {})
     given = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    if config := os.environ.get("VLLM_LOGGING_CONFIG_PATH"):  # the child works elsewhere
+        given["VLLM_LOGGING_CONFIG_PATH"] = str(Path(config).absolute())
     return _ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu(device) else {}) | given

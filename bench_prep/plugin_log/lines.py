@@ -19,6 +19,8 @@ LONGEST = 1 << 14
 _LONGEST_DOCUMENT = 1 << 25
 
 _MARK = MARK.encode()
+_NUMBERS = re.compile(rb'"MESSAGE" ?: ?\[')
+_JOURNAL = re.compile(r"^\s*(\w+)=(.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"[\s,\[\]\x1e]*")
 
 
@@ -51,7 +53,7 @@ def _is_document(first: bytes) -> bool:
         json.loads(line)
     except (ValueError, RecursionError):
         return re.match(rb'\{\s*"', first) is not None
-    return len(line) > LONGEST or line.count(_MARK) > 1
+    return len(line) > LONGEST or line.count(_MARK) > 1 or _NUMBERS.search(first) is not None
 
 
 def _in_documents(first: bytes, read: Read) -> Generator[Line, None, bytes]:
@@ -91,7 +93,13 @@ def _in_lines(read: Read, columns: Columns) -> Iterator[Line]:
             lines = [Line(None, "")]
             if newline >= 0 or (begins and at - done <= LONGEST):
                 start = newline + 1 if newline >= 0 else done
-                lines = list(lines_of(buffer[start:end].decode("utf-8", "replace"), (), columns))
+                text = buffer[start:end].decode("utf-8", "replace")
+                around: tuple[dict[str, str], ...] = ()
+                if text.lstrip().startswith("MESSAGE"):  # journald's own export: a field a line
+                    first = buffer.rfind(b"\n\n", max(0, at - LONGEST), at) + 1
+                    record = buffer[first:most].partition(b"\n\n")[0].decode("utf-8", "replace")
+                    around = (dict(_JOURNAL.findall(record)),)
+                lines = list(lines_of(text, around, columns))
                 if lines and lines[-1].text.startswith("{") and lines[-1].counts is None:
                     # A terminal wraps a long line, and who copies it gets several.
                     last = lines.pop()

@@ -29,15 +29,18 @@ _FORMATTER = re.compile(
 #: `(Worker pid=15254)`, and `(RayWorkerWrapper pid=274, ip=10.2.1.15)` of another machine.
 _PID = re.compile(r"pid=(\d{1,9})(?:, ip=([\w.:]+))?\)")
 _WHEN = re.compile(
-    r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(?:Z|[+-]\d\d:?\d\d)?"
+    r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(?:Z| ?[+-]\d\d:?\d\d)?"
     r"|\b(1[5-9]\d{8})(\d{3}|\d{6}|\d{9})?\b"
 )
-_CLOCK = re.compile(r"(?:[A-Z][a-z]{2} [ \d]\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?")
+_CLOCK = re.compile(
+    r"(?:[A-Z][a-z]{2} [ \d]\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|UTC)\b"
+)
 #: What compose, kubectl, stern, syslog, mpirun or grep put before a line: from where it is.
 _LABEL = re.compile(
-    r"\s*(?:<\d+>\d?\s*)?(?:stdout [FP]|stderr [FP]|-|[\w.@/-]+\s*\||\[[\w./:,-]*[/\d][\w./:,-]*\]"
-    r"(?:<\w+>)?:?|[\w.-]+ [\w./@-]+(?:\[\d+\])?:|[\w.@/-]*[\d./][\w.@/-]*:"
-    r"|[\w.-]*\d[\w.-]*(?: [\w.-]+)?)(?=\s)\s*"
+    r"\s*(?:<\d+>\d?\s*)?(?:(?:stdout [FP]|stderr [FP]|-|[\w.@/-]+\s*\|"
+    r"|\[[\w./:,-]*[/\d][\w./:,-]*\](?:<\w+>)?:?|[\w.-]+ [\w./@-]+(?:\[\d+\])?:"
+    r"|[\w.-]*\d[\w.-]*(?: [\w.-]+)?)(?=\s)|[\w.@/-]*[\d./][\w.@/-]*:(?=[\s\d(\[]|$))\s*"
 )
 _ORIGIN = re.compile(r"\(\w[\w ]* pid=\d|\b(?:DEBUG|INFO|WARNING|ERROR)\b|\[[\w./-]+\.py:\d+\]")
 #: Of the names of a record's fields: those that tell machines and replicas apart, and times.
@@ -120,6 +123,10 @@ def lines_of(
             yield from _in_text(value, around, columns or Columns())
         return
     if not isinstance(value, dict | list):
+        return
+    if value and all(isinstance(part, int) and 0 <= part < 256 for part in value):
+        # journald's JSON has a text with colours as the numbers of its bytes.
+        yield from lines_of(bytes(value).decode("utf-8", "replace"), around)
         return
     parts = list(value.values() if isinstance(value, dict) else value)
     if isinstance(value, dict):  # the same text may stand in several fields
@@ -218,7 +225,8 @@ def _label(before: str) -> str:
     pairs = [value for name, value in _PAIR.findall(rest) if _named(name, _WHERE)]
     labels = []
     while label := _LABEL.match(rest):
-        labels.append(label[0].strip())
+        if re.search(r"[^\W\d]|,|\d: ", label[0]):  # else it may be the number of a line
+            labels.append(label[0].strip())
         rest = rest[label.end() :]
     return " ".join(labels if not rest.strip() else pairs)
 

@@ -19,7 +19,7 @@ from bench_prep.plugin_log.order import Process, process_of
 from bench_prep.plugin_log.records import Line
 
 #: Ray leaves out lines that differ in their numbers alone.
-_REPEATED = "repeated "
+_REPEATED = "x across cluster]"
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Usage:
     def add(self, process: _Process) -> None:
         """Add a process that has ended, or at which the log ends."""
         self.processes += 1
-        self.first_dispatch |= process.dispatched
+        self.first_dispatch |= process.dispatched is not None
         closed = process.closed
         if process.counts is None:
             self.without_summary += 1
@@ -81,14 +81,14 @@ class Usage:
 
 @dataclass
 class _Process:
-    dispatched: bool = False
+    dispatched: tuple[str, float | None] | None = None
     closed: str | None = None
     counts: dict[str, Any] | None = None
 
     @property
     def began(self) -> bool:
         """Whether it is known to have taken a step."""
-        return self.dispatched or self.counts is not None
+        return self.dispatched is not None or self.counts is not None
 
 
 def usage_in(lines: Iterable[Line]) -> Usage | None:
@@ -118,7 +118,11 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
         elif text.startswith(NOT_USED):
             usage.not_used = reason
         elif text.startswith(FIRST_DISPATCH):
-            running.setdefault(process, _Process()).dispatched = True
+            one = running.setdefault(process, _Process())
+            # A process says it once; two handlers may write it twice, at the same time.
+            said = text, line.seconds and int(line.seconds)
+            usage.mixed |= said != (one.dispatched or said)
+            one.dispatched = said
         elif text.startswith(CLOSED):
             running.setdefault(process, _Process()).closed = reason
         elif (counts := line.counts) is not None:

@@ -60,7 +60,7 @@ def used_text(usage: Usage | None) -> str:
     """Whether it was used, how much, and what made the times longer than they need be."""
     unused = unused_reason(usage)
     if usage is None or unused:
-        return f"not used: {unused}"
+        return f"{'not known' if usage is None else 'not used'}: {unused}"
     text = f"used: {usage.dispatched} of {usage.decode_steps} decode steps"
     if usage.checked:
         text += f"; {usage.checked} prepared twice by the self-check, whose time is in TPOT"

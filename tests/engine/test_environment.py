@@ -36,3 +36,13 @@ def test_what_triton_chose_is_kept_in_one_folder(monkeypatch: pytest.MonkeyPatch
 def test_what_the_user_says_is_left(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "0")
     assert engine_environment("cuda", fastpath=False)[name] == "0"
+
+
+def test_what_is_said_in_the_log_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without logging no server's log would say whether the fast path was used."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLLM_CONFIGURE_LOGGING", "0")
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "./logger-config.json")
+    given = engine_environment("cpu", fastpath=True)
+    assert given["VLLM_CONFIGURE_LOGGING"] == "1"
+    assert given["VLLM_LOGGING_CONFIG_PATH"] == str(tmp_path / "logger-config.json")

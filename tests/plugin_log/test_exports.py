@@ -114,6 +114,26 @@ EXPORTS: dict[str, Write] = {
     "syslog": lines(lambda t, h, m: f"{t:%b %d %T} {h} vllm[812]: {m}"),
     "syslog RFC 5424": lines(lambda t, h, m: f"<14>1 {t:%FT%T}.1Z {h} vllm 812 - - {m}"),
     "journalctl iso": lines(lambda t, h, m: f"{t:%FT%T}+0000 {h} vllm[812]: {m}"),
+    "journalctl with units": lines(lambda t, h, m: f"Mon {t:%F %T} UTC {h} vllm.service[812]: {m}"),
+    "journald's export": lambda records: "\n".join(
+        f"__CURSOR=s=x\n__REALTIME_TIMESTAMP={nanoseconds(t)[:16]}\nMESSAGE={m}\n_HOSTNAME={h}\n"
+        for t, h, m in records
+    ),
+    "journald JSON with colours": lines(
+        lambda t, h, m: json.dumps({"_HOSTNAME": h, "MESSAGE": list(f"\x1b[1m{m}".encode())})
+    ),
+    "aws logs tail": lines(lambda t, h, m: f"{t:%FT%T}.123000+00:00 {h} {m}"),
+    "grep": lines(lambda t, h, m: f"logs/{h}.log:17:{m}"),
+    "torchrun": lines(lambda t, h, m: f"[{h}:rank0]: {m}"),
+    "honcho, coloured": lines(lambda t, h, m: f"\x1b[36m{t:%T} {h} | \x1b[0m{m}"),
+    "vLLM's JSON in compose's": lines(
+        lambda t, h, m: (
+            f"{h}  | " + json.dumps({"process": 15, "message": m.partition("[events.py:25] ")[2]})
+        )
+    ),
+    "splunk": lines(lambda t, h, m: json.dumps({"result": {"_raw": m, "host": h}})),
+    "texts in an array": lambda records: json.dumps([f"{h} | {m}" for _, h, m in records]),
+    "HTML": lines(lambda t, h, m: f"{h} | {m.replace(chr(34), '&quot;')}"),
     "mpirun": lines(lambda t, h, m: f"[1,{h[-1]}]<stdout>:{m}".replace(":(", ": (")),
     "srun": lines(lambda t, h, m: f"{h[-1]}: {m}"),
     "pdsh": lines(lambda t, h, m: f"{h}: {m}"),
@@ -362,3 +382,19 @@ def test_lines_that_ray_left_out(tmp_path: Path) -> None:
         f"{json.dumps(counts(5, 9))} [repeated 3x across cluster]\n"
     )
     assert read(file).mixed
+
+
+def test_numbers_of_lines_are_no_replicas(tmp_path: Path) -> None:
+    file = tmp_path / "service.log"
+    said = [m for _, host, m in of_two_hosts() if host == "gpu-2"]
+    for write in ("{:5d} {}", "{}:{}", "{:6d}\t{}"):
+        file.write_text("\n".join(write.format(at, m) for at, m in enumerate(said)))
+        assert shares(read(file)) == (1, 50, 200)
+
+
+def test_two_first_dispatches_are_of_two_processes(tmp_path: Path) -> None:
+    file = tmp_path / "service.log"
+    first = "(W pid=15) INFO 11-30 10:00:0{} [events.py:25] [bench-prep] fast path dispatched for"
+    for seconds, mixed in (("00", False), ("01", True)):
+        file.write_text("".join(f"{first} the first time\n".format(each) for each in seconds))
+        assert read(file).mixed is mixed

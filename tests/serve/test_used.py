@@ -24,6 +24,6 @@ def test_only_what_was_counted_meanwhile() -> None:
 
 
 def test_not_used() -> None:
-    assert used_text(None).startswith("not used: the log has no line of the plugin")
+    assert used_text(None).startswith("not known: the log has no line of the plugin")
     one = since(usage(100, 90), usage(150, 90))
     assert used_text(one).startswith("not used: no decode step was dispatched: none was counted")

@@ -94,6 +94,7 @@ def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
             SWITCH: "" if fastpath else "0",
             SELFCHECK: "",
             "VLLM_LOGGING_LEVEL": "INFO",
+            "VLLM_CONFIGURE_LOGGING": "1",  # what the fast path did is in the log alone
         }
         | _tuned_kernels()
     )
