@@ -14,6 +14,7 @@ import torch
 
 from bench_prep.candidate.drawn import DrawnChecks
 from bench_prep.candidate.draws import Draws
+from bench_prep.candidate.fold import EveryStep
 from bench_prep.candidate.guard import Guard
 from bench_prep.candidate.load import DispatchedShare, own_errors, require_dispatched
 from bench_prep.candidate.poison import Poison
@@ -89,7 +90,10 @@ class Arms:
         self._poison = Poison.find(self.baseline, self.candidate)
         draws = Draws(self._seed, work.position, work.block_sizes, few=self._few_checks)
         look = partial(self._guard.require, self.name)
-        self._checks = DrawnChecks(self.baseline, self.candidate, self._poison, work, draws, look)
+        self._every = EveryStep(self.baseline, self.candidate)
+        self._checks = DrawnChecks(
+            self.baseline, self.candidate, self._poison, self._every, work, draws, look
+        )
         return proof
 
     @property
@@ -100,16 +104,24 @@ class Arms:
             "candidate": self.candidate,
             "checks": self._checks,
             "poison": self._poison,
+            "every": self._every,
+            "baseline_fold": self._every.baseline,
+            "candidate_fold": self._every.candidate,
         }
 
     def take(self, arm: Arm, warmup: int, iters: int) -> Samples:
-        """One slice (`plan.Take`)."""
+        """One slice (`plan.Take`), each of whose steps is that of the slice before.
+
+        Raises:
+            OutputsDiffer: one is not.
+        """
         decoder = self.candidate if arm == "candidate" else self.baseline
         self._checks.begin(arm, warmup + iters, 1 if self.device is None else 2)
         self._share.mark()
         taken = decoder.taken
         with self._guard.threads.listening():
             samples = self._slices(arm, warmup, iters)
+        self._every.require_equal(arm)
         if decoder is self.candidate:
             self._share.add(decoder.taken - taken)
         self._guard.moved.add(arm, decoder.processor_ns, decoder.counted)

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from bench_prep.candidate.draws import Draws
+from bench_prep.candidate.fold import EveryStep
 from bench_prep.candidate.poison import Poison
 from bench_prep.decode.equality import copied, require_equal, state
 from bench_prep.decode.steps import Decoder, Workload
 from bench_prep.errors import OutputsDiffer
+from bench_prep.measure.records import Arm
 
 #: Untimed steps after a check.
 SETTLING = 16
@@ -43,6 +45,7 @@ class DrawnChecks:
         baseline: Decoder,
         candidate: Decoder,
         poison: Poison,
+        every: EveryStep,
         workload: Workload,
         draws: Draws,
         look: Callable[[], None],
@@ -55,14 +58,15 @@ class DrawnChecks:
         self.compared = 0
         self._baseline, self._candidate = baseline, candidate
         self._poison = poison
+        self._every = every
         self._workload = workload
         self._draws = draws
         self._look = look
-        self._arm = ""
+        self._arm: Arm = "baseline_before"
         self._kept: list[dict[str, Any]] = []
         self._visits = 0
 
-    def begin(self, arm: str, steps: int, passes: int) -> None:
+    def begin(self, arm: Arm, steps: int, passes: int) -> None:
         """Before the next slice of the arm with this name (`Draws.slice`)."""
         drawn = self._draws.slice(arm, steps, passes)
         self._arm = arm
@@ -73,7 +77,12 @@ class DrawnChecks:
         decoder.reserve_tokens(steps + SETTLING + 2)
         if drawn.look:
             self._look()
+        self._every.of(arm).begin(drawn.seed, steps * passes)
         decoder.begin(self._workload.requests(drawn.seed), self, drawn.due)
+
+    def at_each(self, decoder: Decoder) -> None:
+        """Fold the step that has just been taken."""
+        self._every.of(self._arm).add()
 
     def at_step(self, decoder: Decoder) -> None:
         """Compare the step that has just been timed.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import gc
 import operator
 import os
 import signal
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bench_prep.errors import UsageError
+from bench_prep.measure.collector import collector_settings
 
 #: Whose code the baseline, the proof and the clock run; a module alone or with all in it.
 _WATCHED = frozenset(
@@ -224,8 +224,7 @@ def process_settings() -> dict[str, Any]:
         "sys.setprofile": sys.getprofile(),
         "threading.settrace": threading.gettrace(),
         "sys.setswitchinterval": sys.getswitchinterval(),
-        "gc.set_threshold": gc.get_threshold(),
-        "gc.callbacks": [*gc.callbacks],
+        **collector_settings(),
         "os.sched_setaffinity": os.sched_getaffinity(0),
         "os.nice": os.getpriority(os.PRIO_PROCESS, 0),
         "os.sched_setscheduler": os.sched_getscheduler(0),

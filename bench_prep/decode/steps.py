@@ -118,7 +118,10 @@ class Workload:
 
 
 class Check(Protocol):
-    """Looks at one step that is being timed, outside the clock."""
+    """Looks at steps that are being timed, outside the clock."""
+
+    def at_each(self, decoder: Decoder) -> None:
+        """As `at_step`, of every step of a slice, the untimed first ones too."""
 
     def at_step(self, decoder: Decoder) -> None:
         """The step's preparation has been called: the forward pass would run now."""
@@ -271,8 +274,10 @@ class Decoder:
         return self.prepare(self._output, self._num_scheduled)
 
     def after(self) -> None:
-        """Everything after the preparation, as after a forward pass; and a check that is due."""
+        """Everything after the preparation, as after a forward pass; and the checks."""
         self._to_check -= 1
+        if self._check is not None:
+            self._check.at_each(self)
         if self._to_check or self._check is None:
             self.book()
             now = time.process_time_ns()

@@ -6,14 +6,13 @@ the clock itself adds to each time is measured the same way, with steps that do 
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from resource import RUSAGE_THREAD, getrusage
 from statistics import median
 from typing import Any, Protocol
 
+from bench_prep.measure.collector import quiet_interpreter
 from bench_prep.measure.disturbances import Disturbances
 from bench_prep.measure.records import CLOCKS, Block, Clock, Samples
 
@@ -80,7 +79,7 @@ def time_block(
     """
     if disturbances is None:
         disturbances = Disturbances()
-    with _quiet_interpreter():
+    with quiet_interpreter():
         samples = _host_and_ready(steps, warmup, iters, device, disturbances)
         if device is not None:
             hold = 2 * int(median(samples["host"])) + 100_000
@@ -189,20 +188,6 @@ def _device(
         for index in range(iters):
             times[index] = step()
     return times
-
-
-@contextmanager
-def _quiet_interpreter() -> Iterator[None]:
-    """Keep the garbage collector out of the timed steps."""
-    gc.collect()
-    gc.freeze()  # what is alive now is not looked at again before the next block: 0.2 s with vLLM
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 #: Counters of torch's allocators that grow when they call the driver, and only then.

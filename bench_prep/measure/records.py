@@ -65,6 +65,11 @@ class Round:
     blocks: tuple[Block, Block, Block]
     left_out: str = ""
 
+    @property
+    def steps(self) -> int:
+        """Timed steps of all three blocks."""
+        return sum(len(next(iter(block.samples.values()))) for block in self.blocks)
+
     def to_json(self) -> dict[str, Any]:
         return {"blocks": [block.to_json() for block in self.blocks], "left_out": self.left_out}
 

@@ -3,7 +3,7 @@
 Each arm is the method that vLLM itself calls, `GPUModelRunner._prepare_inputs`, in a process of
 its own with its worktree's vLLM, so that a change anywhere in it counts. The states that baseline
 and candidate reach are compared across the processes, buffer by buffer, after every step of the
-proof and after every timed block.
+proof and after every timed block, and every step of a slice by its sums (`candidate.fold`).
 
 Before and after are two processes of the baseline: how much they differ is how much two processes
 of the same code do, and a verdict must be about more (`measure.comparison`). Each slice follows one
@@ -22,6 +22,7 @@ from typing import Any
 
 from bench_prep.candidate.draws import Draws, repeatable
 from bench_prep.candidate.effort import MovedWork
+from bench_prep.candidate.fold import differ, first_other
 from bench_prep.child.device import child_environment
 from bench_prep.child.launch import Child, launched, temporary_folder
 from bench_prep.decode.stretches import stretches
@@ -191,6 +192,7 @@ class _Comparison:
         passes = 1 if self._on_cpu else 2  # as `clocks.time_block` takes them
         draws = Draws(self._seed, self._settings.position, self._settings.block_sizes)
         checked: list[dict[str, Any]] = []
+        steps: dict[str, str] = {}
         moved = MovedWork()
 
         processes: dict[Arm, _Process] = {
@@ -202,14 +204,24 @@ class _Comparison:
         def take(arm: Arm, warmup: int, iters: int) -> Samples:
             process, warmup = processes[arm], max(warmup, SWITCHED)
             drawn = draws.slice(arm, warmup + iters, passes)
-            found = process.ask("slice", warmup=warmup, iters=iters, seed=drawn.seed, due=drawn.due)
+            found = process.ask(
+                "slice",
+                warmup=warmup,
+                iters=iters,
+                seed=drawn.seed,
+                due=drawn.due,
+                rows=arm != "baseline_after",  # of what was there before a request
+            )
             if arm == "baseline_before":
                 checked[:] = found["checked"]
+                steps.clear()
+                steps.update(found["digests"])
             elif arm == "candidate":
                 for index, pair in enumerate(zip(checked, found["checked"], strict=True)):
                     when = f"at position {pair[0]['position']} in a timed block"
                     self._compare(*pair, when, index)
                     self._drawn_steps += 1
+            self._compare_steps(steps, found["digests"], process)
             moved.add(arm, found["processor_ns"], found["counted"])
             watch.disturbances(arm).add(**found["disturbances"])
             samples: Samples = found["samples"]
@@ -218,7 +230,9 @@ class _Comparison:
         self._on_event(self._baseline.ask("clock_cost"))
         watch = Watch(self._machine)
         timing = Timing(take, self._settings.method)
+        every_step = 0
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
+            every_step += one.steps  # compared by `take`
             self._compare(*self._ask_both("digests"), f"after round {number}")
             moved.require_saved("the candidate's preparation", one)
             self._on_event(
@@ -227,6 +241,7 @@ class _Comparison:
                     "round": one.to_json(),
                     "dispatched_pct": None,
                     "drawn_steps": self._drawn_steps,
+                    "checked_steps": every_step,
                     "slices": timing.slices,
                     "span": watch.span and watch.span.to_json(),
                 }
@@ -264,6 +279,15 @@ class _Comparison:
                 f"outputs differ {when}: {path} shares memory with others in one worktree alone",
                 "keep views and the buffers they look into together; no timing is reported",
             )
+
+    def _compare_steps(
+        self, expected: dict[str, str], found: dict[str, str], process: _Process
+    ) -> None:
+        """Compare all steps of the process's last slice with the baseline's."""
+        path = first_other(expected, {p: one for p, one in found.items() if not self._is_new(p)})
+        if path is not None:
+            one, other = (p.ask("steps", path=path)["steps"] for p in (self._baseline, process))
+            raise differ(path, one, other, "correct the candidate's worktree")
 
     def _cut_off(self, expected: dict[str, int], found: dict[str, int]) -> str | None:
         """The first path that shares its memory with another earlier path than in the baseline."""

@@ -10,9 +10,11 @@ Its commands and what it answers, one event each:
     step                        `digests` of one step, where the forward pass would read them
     clock_cost                  `clock_cost`: what each clock shows of an empty step
     slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it; its
-        SEED DUE                requests are drawn by SEED, and the digests of the steps that are
-                                DUE, one a pass, and of those after them come along, and
-                                the processor time of so many counted steps (`effort`)
+        SEED DUE ROWS           requests are drawn by SEED, and the digests of the steps that are
+                                DUE, one a pass, and of those after them come along, the
+                                processor time of so many counted steps (`effort`), and
+                                `digests` of all steps, with ROWS or not (`candidate.fold`)
+    steps PATH                  `steps`: position and sum of each step of the last slice
     machine                     `machine`: the machine's state, between slices
     locate PATH FILE CHECKED    `difference` to a file saved by the other arm
     check                       `checked`: what was imported meanwhile was verified, too
@@ -73,6 +75,7 @@ class _Arm:
         self._unbooked = False
         self._places: Any = {}
         self._checked: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._fold: Any = None
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
         self._read_machine = state_reader(runner.device)
 
@@ -146,6 +149,10 @@ class _Arm:
             self._decoder.after()
             self._unbooked = False
 
+    def at_each(self, decoder: Any) -> None:
+        """Fold the step that has just been taken."""
+        self._fold.add()
+
     def at_step(self, decoder: Any) -> None:
         """Keep what a step that is being timed has left, outside the clock (`decode.steps`)."""
         from bench_prep.decode.equality import copied
@@ -163,8 +170,11 @@ class _Arm:
         decoder.book()
         settle(decoder)
 
-    def _slice(self, warmup: int, iters: int, seed: int, due: list[int]) -> dict[str, Any]:
+    def _slice(
+        self, warmup: int, iters: int, seed: int, due: list[int], rows: bool
+    ) -> dict[str, Any]:
         from bench_prep.candidate.drawn import SETTLING
+        from bench_prep.candidate.fold import Fold
         from bench_prep.measure.clocks import time_block
         from bench_prep.measure.disturbances import Disturbances
 
@@ -174,6 +184,9 @@ class _Arm:
         decoder = self._decoder
         decoder.workload = self._workload(self._settings.position)
         decoder.reserve_tokens(warmup + iters + SETTLING + 2)
+        if self._fold is None:
+            self._fold = Fold(decoder)
+        self._fold.begin(seed, (warmup + iters) * (1 if self._device is None else 2))
         decoder.begin(decoder.workload.requests(seed), self, due)
         disturbances = Disturbances()
         samples = time_block(
@@ -189,9 +202,13 @@ class _Arm:
             "samples": samples,
             "disturbances": disturbances.to_json(),
             "checked": [digests for digests, _ in self._checked],
+            "digests": self._fold.digests(rows=rows),
             "processor_ns": decoder.processor_ns,
             "counted": decoder.counted,
         }
+
+    def _steps(self, path: str) -> dict[str, Any]:
+        return {"event": "steps", "steps": self._fold.steps(path)}
 
     def _clock_cost(self) -> dict[str, Any]:
         from bench_prep.measure.clocks import clock_cost

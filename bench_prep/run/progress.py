@@ -44,6 +44,7 @@ class Progress:
     floor: dict[Clock, int] = field(default_factory=dict)
     log_ratios: list[float] = field(default_factory=list)
     slices: int | None = None
+    checked_steps: int = 0
     stopped_by: StoppedBy | None = None
     error: dict[str, Any] | None = None
     done: bool = False
@@ -80,12 +81,14 @@ def time_candidate(
 def _timed(progress: Progress, stages: Stages) -> None:
     rounds = progress.rounds
     steps = len(next(iter(rounds[0].blocks[0].samples.values())))
+    drawn = progress.environment["drawn_steps"]
     stages.passed(
         "time",
         f"{_count(len(rounds), 'round')} of {_count(steps, 'step')} per block "
         f"in {_count(progress.slices or 1, 'slice')}; "
         f"{STOPPED[progress.stopped_by or 'interrupted']}; "
-        f"{progress.environment['drawn_steps']} drawn steps and all end states identical",
+        f"{progress.checked_steps} timed steps, {drawn} drawn whole states and all end states "
+        "identical",
     )
 
 
@@ -133,6 +136,7 @@ def _watcher(
                 progress.slices = event["slices"]
                 progress.environment["dispatched_pct"] = event["dispatched_pct"]
                 progress.environment["drawn_steps"] = event["drawn_steps"]
+                progress.checked_steps = event["checked_steps"]
                 update(_so_far(progress), "time")
             case "clock_cost":
                 progress.clock_cost = event["ns"]

@@ -34,7 +34,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     made once the candidate has been loaded, so that the candidate cannot know it.
 
     Raises:
-        OutputsDiffer: the states differ, in the proof or at a drawn step of a timed block.
+        OutputsDiffer: the states differ, in the proof or in any step of a timed block.
         UsageError: the candidate cannot be loaded, raises, or does more than its own work.
         Missing: it left every step to vLLM's own path.
         Inconclusive: the baseline has become much slower since the candidate was loaded.
@@ -54,7 +54,9 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
         send({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries, "seed": seed})
         send({"event": "clock_cost", "ns": clock_cost(arms.device)})
         timing = Timing(arms.take, settings.method)
+        checked = 0
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
+            checked += one.steps  # every one of them, by `arms.take`
             arms.require_equal(f"after round {number}")
             arms.require_own_work()
             arms.require_saved(one)
@@ -68,6 +70,7 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
                     "slices": timing.slices,
                     "span": watch.span and watch.span.to_json(),
                     "drawn_steps": arms.compared,
+                    "checked_steps": checked,
                 }
             )
     send({"event": "stopped", "by": timing.stopped_by})

@@ -262,12 +262,14 @@ def _watcher(told: _Told, stages: Stages, update: Update) -> Any:
 
 def _passed(told: _Told, stages: Stages) -> None:
     drawn = sum(one.get("drawn_steps", 0) for one in told.of_point.values())
+    checked = sum(one.steps for rounds in told.rounds.values() for one in rounds)
     why = {
         "width": "all differences were known to a quarter of the margin",
         "budget": "the time budget was spent",
         "interrupted": "interrupted",
     }[told.stopped_by]
     stages.passed(
-        "time", f"{told.laps} laps over {len(told.rounds)} points; {why}; {drawn} drawn steps "
-        "identical",
-    )  # fmt: skip
+        "time",
+        f"{told.laps} laps over {len(told.rounds)} points; {why}; {checked} timed steps and "
+        f"{drawn} drawn whole states identical",
+    )

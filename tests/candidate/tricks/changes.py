@@ -113,6 +113,16 @@ def collector(runner: Any) -> Prepare:
     return _own_path(runner)
 
 
+def disabled_collector(runner: Any) -> Prepare:
+    gc.disable()
+    return _own_path(runner)
+
+
+def frozen_collector(runner: Any) -> Prepare:
+    gc.freeze()
+    return _own_path(runner)
+
+
 def builtin(runner: Any) -> Prepare:
     own = builtins.len
     builtins.len = lambda value: own(value)  # type: ignore[assignment]

@@ -81,7 +81,7 @@ def _outcome(
     except Exception as error:
         return {"exit_code": 1, "message": f"{type(error).__name__}: {error}"}
     rounds = [event for event in events if event["event"] == "round"]
-    return {"exit_code": 0, "rounds": len(rounds), "drawn_steps": rounds[-1]["drawn_steps"]}
+    return {"exit_code": 0, "rounds": len(rounds), **rounds[-1]}
 
 
 def _try_candidate(guard: Any, settings: RunSettings, events: Events) -> None:
@@ -125,9 +125,15 @@ def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
 
 
 WRONG, REFUSED, SLOWED = OutputsDiffer.exit_code, UsageError.exit_code, Inconclusive.exit_code
+IN_ONE_STEP = r"at position \d+ in a timed block:"
 TRICKS = [
-    ("remembers:attach", WRONG, r"at position \d+ in a timed block: .*: expected -?\d+, found"),
-    ("checked_alone:attach", WRONG, r"at position \d+ .*slot_mapping.*: expected (\d+), found"),
+    ("remembers:attach", WRONG, r"at position \d+ in a timed block: "),
+    ("checked_alone:attach", WRONG, r"at position \d+ .*: .*slot_mapping"),
+    ("in_one_step:slot", WRONG, rf"{IN_ONE_STEP} \S*slot_mapping"),
+    ("in_one_step:padding", WRONG, rf"{IN_ONE_STEP} \S*input_ids"),
+    ("in_one_step:mirror", WRONG, rf"{IN_ONE_STEP} \S*optimistic_seq_lens_cpu"),
+    ("in_one_step:start", WRONG, rf"{IN_ONE_STEP} \S*query_start_loc"),
+    ("in_one_step:returned", WRONG, rf"{IN_ONE_STEP} returned value"),
     ("adds_one:attach", WRONG, r"over poisoned outputs: .*: expected \d+, found -?\d+"),
     ("borrows:answers", WRONG, r"at position 1000: "),
     ("borrows:buffers", WRONG, r"is in the baseline's memory"),
@@ -157,6 +163,8 @@ TRICKS = [
     ("changes:numpy_function", REFUSED, r"changes numpy\S*\.cumsum, "),
     ("changes:synchronization", REFUSED, r"changes torch\.cuda\.synchronize, "),
     ("changes:collector", REFUSED, r"a setting .*: gc\.callbacks"),
+    ("changes:disabled_collector", REFUSED, r"a setting .*: gc\.disable"),
+    ("changes:frozen_collector", REFUSED, r"a setting .*: gc\.freeze"),
     ("changes:builtin", REFUSED, r"changes builtins\.len, "),
     ("changes:shadowed_builtin", REFUSED, r"changes vllm\.v1\.worker\.gpu_model_runner\.len, "),
     ("changes:tracing", REFUSED, r"changes a setting of the process .*: sys\.settrace"),
@@ -186,7 +194,7 @@ def test_a_trick_is_caught(guard: Any, trick: str, code: int | tuple[int, ...], 
     module, _, attribute = trick.partition(":")
     # Time that has been moved elsewhere is seen in blocks of some length.
     long = ("keeping_finalizer", "profile", "late_profile")
-    iters = 300 if attribute in long else SETTINGS.iters
+    iters = 300 if attribute in long else 2000 if module == "in_one_step" else SETTINGS.iters
     rounds = 7 if module == "toggles" and attribute != "code" else SETTINGS.rounds
     found = tried(guard, f"{HERE}/{module}.py:{attribute}", iters=iters, rounds=rounds)
     assert found["exit_code"] in (code if isinstance(code, tuple) else (code,)), found
@@ -233,13 +241,15 @@ def test_an_honest_candidate_is_timed(guard: Any, candidate: str) -> None:
     assert found["exit_code"] == 0, found
     assert found["rounds"] == 1
     assert found["drawn_steps"] >= 6
+    assert found["checked_steps"] == 3 * SETTINGS.iters
 
 
 def test_a_worktree_that_is_right_while_it_is_checked(guard: Any) -> None:
     found = tried(guard, f"{HERE}/checked_alone.py:attach", against=True)
     assert found["exit_code"] == WRONG, found
-    words = r"position \d+ in a timed block: \S*slot_mapping\S*\[0\]: expected \d+, found \d+"
-    assert re.search(words, found["message"]), found
+    assert re.search(rf"{IN_ONE_STEP} \S*slot_mapping", found["message"]), found
+    found = tried(guard, f"{HERE}/in_one_step.py:slot", against=True, iters=2000)
+    assert re.search(rf"{IN_ONE_STEP} \S*slot_mapping", found["message"]), found
     assert tried(guard, f"{EXAMPLES}/same_path.py:attach", against=True)["rounds"] == 1
 
 
