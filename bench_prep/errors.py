@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with its exit code and its remedy (DESIGN: exit codes).
+"""The errors a user can meet, each with its exit code and its remedy.
 
 0 done and equal; 1 a fault of ours; 2 wrong usage; 3 outputs differ; 4 inconclusive;
 5 the installed package is not the worktree; 6 something needed is missing or unsupported;

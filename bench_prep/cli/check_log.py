@@ -22,10 +22,10 @@ def check_log(
         typer.Option(min=0, max=100, help="Least share of the decode steps, in per cent."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object; the README names its keys.")
+        bool, typer.Option("--json", help="One JSON object; docs/service.md names its keys.")
     ] = False,
 ) -> None:
-    """Is the fast path used in a service? Its log tells; the README names the exit codes."""
+    """Is the fast path used in a service? Its log tells; docs/service.md names the exit codes."""
     from bench_prep.plugin_log.check_log import check_log as check
 
     check(files, min_share=min_share, as_json=as_json, console=console)

@@ -23,7 +23,7 @@ def verify_install(
         bool, typer.Option("--whole", help="Content of compiled parts too, not only their size.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object; the README names its keys.")
+        bool, typer.Option("--json", help="One JSON object; docs/provenance.md names its keys.")
     ] = False,
 ) -> None:
     """Is the installed vLLM this worktree? Exit code 5, with files and reasons, if it is not."""

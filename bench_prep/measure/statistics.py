@@ -1,6 +1,6 @@
 """The published figures: one block's percentiles, one round's comparison, medians over rounds.
 
-Source of every formula: DESIGN section 3. Times are in milliseconds unless a name says
+docs/results.md has the formulas in words. Times are in milliseconds unless a name says
 nanoseconds; drift, reduction and shares are fractions, not percent. What they say about a change
 is decided by `verdict`, because the faster baseline of two makes an equal candidate look slower.
 """
@@ -120,7 +120,7 @@ def block_means_ms(one: Round, clock: Clock) -> tuple[float, float, float]:
 
 
 def compare(before_ms: float, candidate_ms: float, after_ms: float) -> Comparison:
-    """One round's figures from its three block medians, in milliseconds (DESIGN section 3).
+    """One round's figures from its three block medians, in milliseconds.
 
     baseline = min(before, after); drift = |before - after| / baseline;
     saved = baseline - candidate; speedup = baseline / candidate;
@@ -165,7 +165,7 @@ def median_figure(values: Sequence[float]) -> Figure:
 
 
 def over_rounds(comparisons: Sequence[Comparison]) -> Figures:
-    """Each figure as its median over the rounds, with its interval (DESIGN section 3).
+    """Each figure as its median over the rounds, with its interval.
 
     Medians do not add up: with several rounds `saved_ms` is the median of the rounds' savings,
     not the difference of two medians.

@@ -138,7 +138,7 @@ def _show(usage: Usage, stages: Stages) -> None:
 
 
 def as_record(usage: Usage | None, error: BenchPrepError | None) -> dict[str, Any]:
-    """What `--json` prints; the README describes the keys."""
+    """What `--json` prints; docs/service.md describes the keys."""
     usage = usage or Usage()
     return {
         "exit_code": 0 if error is None else error.exit_code,

@@ -128,7 +128,7 @@ _NOTHING_FOUND: dict[str, Any] = {
 def as_record(
     worktree: Worktree | None, installed: InstalledVllm, verification: Verification
 ) -> dict[str, Any]:
-    """What `--json` prints of an installation; the README describes the keys."""
+    """What `--json` prints of an installation; docs/provenance.md describes the keys."""
     return {
         "ok": verification.ok,
         "compared_with": [

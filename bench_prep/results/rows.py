@@ -102,8 +102,8 @@ def rows(
 ) -> pd.DataFrame:
     """One row per clock that the samples have, in the order host, ready, device.
 
-    Medians and percentiles are taken over the steps of a block, then over the rounds that count
-    (DESIGN section 3). Where the outputs differ no timing is reported: all time columns stay
+    Medians and percentiles are taken over the steps of a block, then over the rounds that
+    count. Where the outputs differ no timing is reported: all time columns stay
     empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
     are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
     `spans` are the machine before and after each round, `clock_cost` and `floor` are

@@ -43,8 +43,8 @@ class TestJson:
         assert "vllm/v1/worker/block_table.py" in found["key_sources"]
         assert found["files"] > 2000
         assert found["worktree"] is found["result"] is None
-        readme = (RESULTS.parent / "README.md").read_text()
-        assert [key for key in found if f"`{key}`" not in readme] == []
+        page = (RESULTS.parent / "docs" / "provenance.md").read_text()
+        assert [key for key in found if f"`{key}`" not in page] == []
 
     def test_another_worktree(self, bench: Bench, tmp_path: Path) -> None:
         root = tmp_path / "tree"
