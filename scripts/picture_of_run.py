@@ -53,7 +53,8 @@ def shown_by(arguments: list[str]) -> str:
 def main(target: str, *arguments: str) -> None:
     shown = shown_by(list(arguments))
     if omitted := OMITTED.search(shown):
-        note = f"\x1b[2m[{omitted[0].count(chr(10))} lines: savings, the machine, settings]\x1b[0m\n"
+        lines = omitted[0].count("\n")
+        note = f"\x1b[2m[{lines} lines: savings, the machine, settings]\x1b[0m\n"
         shown = OMITTED.sub(lambda match: note, shown)
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ bench-prep {shlex.join(arguments)}", style="bold"))

@@ -1,7 +1,8 @@
 """The result CSV: its version, and every column with its kind, unit and meaning.
 
-The columns that docs/results.md calls stable keep their names for good. Adding, removing or changing a column
-needs a new `VERSION`; the versions before it stay readable, and what they lack is unknown.
+The columns that docs/results.md calls stable keep their names for good. Adding, removing or
+changing a column needs a new `VERSION`; the versions before it stay readable, and what they lack is
+unknown.
 
 1  the first one
 2  `worktree_diff_sha256`, `against_...`
