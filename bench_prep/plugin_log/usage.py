@@ -104,6 +104,8 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
     usage, any_line = Usage(), False
     running: dict[Process, _Process] = {}
     falls: Counter[Process] = Counter()
+    unclear: Counter[str] = Counter()  # starts of some process, where several are unnamed
+    grew: set[str] = set()  # where the start could also be of one whose counters grew meanwhile
     last: dict[str, int] = {}  # whose the lines are where the log's format names no process
     for line in lines:
         text = line.text
@@ -111,17 +113,20 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
         process = line.source, last.get(line.source) if line.pid is None else line.pid
         if text.startswith(RESERVED):
             usage.reserved, usage.not_used = reason, None
+            falls[process] = 0
+            if line.pid is None and sum(source == line.source for source, _ in running) > 1:
+                unclear[line.source] += 1  # its counters will show which process began
+                continue
             if process in running and running[process].began:
                 usage.add(running.pop(process))
             running.setdefault(process, _Process())
-            falls[process] = 0
         elif text.startswith(NOT_USED):
             usage.not_used = reason
         elif text.startswith(FIRST_DISPATCH):
             one = running.setdefault(process, _Process())
             # A process says it once; two handlers may write it twice, at the same time.
             said = text, line.seconds and int(line.seconds)
-            usage.mixed |= said != (one.dispatched or said)
+            usage.mixed |= line.pid is not None and said != (one.dispatched or said)
             one.dispatched = said
         elif text.startswith(CLOSED):
             running.setdefault(process, _Process()).closed = reason
@@ -133,10 +138,15 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
                     running[known] = running.pop(process)
                 process = known
             before = running.setdefault(process, _Process()).counts
-            if before is not None and counts["steps"] < before["steps"]:
-                usage.add(running.pop(process))
+            fell = before is not None and counts["steps"] < before["steps"]
+            if unclear[line.source]:
+                unclear[line.source] -= fell or before is None
+                grew |= {line.source} if before is not None and not fell else set()
+            elif fell:
                 falls[process] += 1
                 usage.mixed |= falls[process] > 1
+            if fell:
+                usage.add(running.pop(process))
             running.setdefault(process, _Process()).counts = counts
             usage.mixed |= _REPEATED in text
         else:
@@ -145,4 +155,5 @@ def usage_in(lines: Iterable[Line]) -> Usage | None:
         any_line = True
     for each in running.values():
         usage.add(each)
+    usage.mixed |= any(unclear[source] for source in grew)
     return usage if any_line or usage.unread else None

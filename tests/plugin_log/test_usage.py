@@ -83,6 +83,29 @@ def test_a_log_that_names_no_process() -> None:
     assert found.failures == {"OSError: no": 1}
 
 
+def unnamed(pid: int, steps: int) -> Line:
+    return Line(None, json.dumps(counts(steps, steps, pid=pid)))
+
+
+START = Line(None, "fast path reserved: it")
+
+
+def test_a_start_among_several_processes_that_are_not_named() -> None:
+    """The third begins while the others go on; then all begin anew, with the same identifiers."""
+    both = [START, START, unnamed(15, 100), unnamed(16, 200)]
+    third = [START, unnamed(15, 110), unnamed(16, 220), unnamed(17, 30)]
+    anew = [START, START, START, unnamed(15, 1), unnamed(16, 2), unnamed(17, 3)]
+    for lines, expected in (
+        (both + third, (3, 360, 360)),
+        (both + third + anew, (6, 366, 366)),
+    ):
+        found = usage_in(lines)
+        assert found is not None and not found.mixed
+        assert shares(found) == expected
+    found = usage_in([*both, START, unnamed(15, 110), unnamed(16, 220)])
+    assert found is not None and found.mixed  # it may be of 15 or 16, begun anew
+
+
 def test_a_difference_and_a_failure_are_told_apart() -> None:
     closed = "fast path closed for this process, vLLM's own path goes on: "
     found = usage(
