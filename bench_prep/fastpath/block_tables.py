@@ -46,17 +46,18 @@ class Marks:
 class TrackedTable:
     """Tracks one vLLM `BlockTable` by wrapping the methods of that instance."""
 
-    __slots__ = ("_below", "_commit", "_marks", "_put_back", "dirty", "table")
+    __slots__ = ("_below", "_commit", "_marks", "_put_back", "attached", "dirty", "table")
 
     def __init__(self, table: Any, marks: Marks) -> None:
         self.table = table
-        self.dirty = True
+        self.dirty = self.attached = True
         self._marks = marks
         self._commit: Callable[[int], None] = table.commit_block_table
-        below = getattr(self._commit, "__self__", None)
         # Another tracker, which the commit passes through.
-        self._below = below if isinstance(below, TrackedTable) else None
-        wrappers = {name: self._marking(getattr(table, name)) for name in MARKING_METHODS}
+        self._below = tracker_of(self._commit)
+        wrappers: dict[str, Any] = {
+            name: self._marking(getattr(table, name)) for name in MARKING_METHODS
+        }
         wrappers["commit_block_table"] = self.commit
         # What was there before: another tracker's wrappers, of which it must not be robbed.
         self._put_back = {
@@ -66,7 +67,7 @@ class TrackedTable:
 
     def commit(self, num_reqs: int) -> None:
         """Copy the first `num_reqs` rows to the device, unless it is one row that is there."""
-        if self.dirty or num_reqs > 1:
+        if self.dirty or num_reqs > 1 or not self.attached:
             self._commit(num_reqs)
             self.dirty = False
 
@@ -81,14 +82,29 @@ class TrackedTable:
             self.mark()
             method(*args, **kwargs)
 
+        marked.tracker = self  # type: ignore[attr-defined]
         return marked
 
     def detach(self) -> None:
-        """Give the table back what it had, unless something else has wrapped it since."""
+        """Give the table back what it had, unless something else has wrapped it since.
+
+        What a tracker detached before has left there, as another one had wrapped it, goes too.
+        """
+        self.attached = False
         own = vars(self.table)
         for name, (wrapper, before) in self._put_back.items():
             if own.get(name) is wrapper:
+                while (below := tracker_of(before)) is not None and not below.attached:
+                    before = below._put_back[name][1]
                 if before is None:
                     del own[name]
                 else:
                     own[name] = before
+
+
+def tracker_of(value: Any) -> TrackedTable | None:
+    """The tracker whose wrapper this is, or None."""
+    tracker = getattr(value, "tracker", getattr(value, "__self__", None))
+    if type(tracker) is not TrackedTable:
+        return None
+    return tracker if any(value is wrapper for wrapper, _ in tracker._put_back.values()) else None

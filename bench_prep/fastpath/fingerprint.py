@@ -179,7 +179,7 @@ def _source(value: Any) -> str:
         if strange:
             return f"replaced: {strange}"
         return _class_source(value) if isinstance(value, type) else _function_source(value)
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, AttributeError):  # the last from a proxy
         return "no source"
 
 

@@ -14,6 +14,7 @@ import torch
 
 from bench_prep.fastpath.block_tables import Marks
 from bench_prep.fastpath.fingerprint import known, known_source, part_hashes, what_differs
+from bench_prep.fastpath.standing import replaced, replaced_on
 from bench_prep.fastpath.targets import memory
 
 
@@ -63,6 +64,7 @@ def _tables_are_vllms(runner: Any) -> bool:
 
 
 UNKNOWN_SOURCE = "unknown runner source"
+REPLACED_METHOD = "replaced method"
 SERVICE_GATE: tuple[Condition, ...] = (
     Condition(
         "unsupported device",
@@ -73,7 +75,10 @@ SERVICE_GATE: tuple[Condition, ...] = (
     Condition(
         UNKNOWN_SOURCE,
         "a method that is replaced or relied on is not the proven one",
-        lambda r: known_source(r.__class__, _platform(r)) is not None,
+        lambda r: (
+            known_source(r.__class__, _platform(r)) is not None
+            and replaced(r.__class__, _platform(r)) is None
+        ),
     ),
     Condition(
         "another block table",
@@ -142,6 +147,11 @@ SERVICE_GATE: tuple[Condition, ...] = (
         lambda r: getattr(r, "mamba_prev_last_scheduled_idx", None) is None,
         second_line="vLLM has it with speculative decoding only",
     ),
+    Condition(
+        REPLACED_METHOD,
+        "the runner, its batch or a block table has another method than its class",
+        lambda r: replaced_on(r) is None,
+    ),
 )
 
 
@@ -152,7 +162,13 @@ def closed_service_gate(runner: Any) -> str | None:
             why = condition.why
             if condition.name == UNKNOWN_SOURCE:
                 platform = _platform(runner)
-                why = what_differs(part_hashes(runner.__class__, platform), platform) or why
+                why = (
+                    what_differs(part_hashes(runner.__class__, platform), platform)
+                    or replaced(runner.__class__, platform)
+                    or why
+                )
+            elif condition.name == REPLACED_METHOD:
+                why = replaced_on(runner) or why
             return f"{condition.name}: {why}"
     return None
 

@@ -77,9 +77,12 @@ def _attach(runner: Any) -> None:
 
     start = time.perf_counter()
     look_again()
-    reason = closed_service_gate(runner)
-    if reason is None and "_prepare_inputs" in vars(runner):
-        reason = "replaced preparation: something else has taken its place on this runner"
+    if "_prepare_inputs" in vars(runner):
+        reason: str | None = (
+            "replaced preparation: something else has taken its place on this runner"
+        )
+    else:
+        reason = closed_service_gate(runner)
     if reason is not None:
         closed(reason)
         return
@@ -97,10 +100,17 @@ def _attach(runner: Any) -> None:
 
 def _remove(runner: Any) -> None:
     """A KV cache that is initialized again needs a fast path of its own."""
-    path = vars(runner).pop("_bench_prep", None)
+    from bench_prep.fastpath.selfcheck import SelfCheck
+
+    own = vars(runner)
+    path = own.pop("_bench_prep", None)
     if path is not None:
         path.detach()
-        del runner._prepare_inputs
+        taken = own.get("_prepare_inputs")
+        if taken is path or (type(taken) is SelfCheck and taken.path is path):
+            del own["_prepare_inputs"]
+        elif path.closed is None:  # what has taken its place may go on calling it
+            path.close("replaced preparation")
 
 
 def _number(name: str, default: int) -> int:

@@ -16,6 +16,7 @@ from bench_prep.fastpath.counters import Counters
 from bench_prep.fastpath.fingerprint import known_source
 from bench_prep.fastpath.gates import Dispatch, closed_service_gate, step_gate
 from bench_prep.fastpath.mirrors import Mirrors
+from bench_prep.fastpath.standing import Standing, replaced_on
 from bench_prep.fastpath.targets import find_targets
 
 
@@ -27,6 +28,8 @@ class Writer(Protocol):
     def write(self, position: int, mrope_position: int, sampled: Any) -> None: ...
 
 
+#: How the reason begins when vLLM was changed while its service runs.
+REPLACED = "vLLM was changed"
 #: Why no step is dispatched any more after `FastPath.close`.
 CLOSED = "closed for this process"
 
@@ -67,11 +70,14 @@ class FastPath:
         # Last, because it is the only thing that changes the runner.
         self._tables: list[TrackedTable] = []
         self._marked: Any = None
+        self._standing = Standing(runner)
         self.track()
 
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         """Prepare one step; arguments and result are those of `_prepare_inputs`."""
         try:
+            if self._standing.touched():
+                self.look()
             reason = self._gate(scheduler_output)
             if reason is None:
                 return self._result
@@ -84,6 +90,19 @@ class FastPath:
             reason, decode=self._all_decode(scheduler_output, num_scheduled_tokens)
         )
         return self.own_path(scheduler_output, num_scheduled_tokens)
+
+    def look(self, *, instances: bool = False) -> None:
+        """Close if something that the fast path relies on is not what stood there at first.
+
+        `instances`: also what the runner's objects have instead of their classes' methods.
+        """
+        reason = self._standing.changed()
+        if reason is None and instances:
+            reason = replaced_on(self._runner, ("_prepare_inputs", "_dummy_run"))
+            if vars(self._runner).get("_dummy_run") is not self._marked:
+                reason = reason or "_dummy_run of this runner was replaced"
+        if reason is not None and self.closed is None:
+            self.close(f"{REPLACED}: {reason}")
 
     def use(self, writer: Writer) -> None:
         """Let `writer` write the device side from the next step on; a closed path stays closed."""

@@ -32,13 +32,13 @@ class SelfCheck:
     """
 
     def __init__(self, path: Any, runner: Any, every: int) -> None:
-        self._path = path
+        self.path = path
         self._runner = runner
         self._every = every
 
     def __call__(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         """Prepare one step; arguments and result are those of `_prepare_inputs`."""
-        path = self._path
+        path = self.path
         if path.closed is not None or (path.dispatched + 1) % self._every:
             return path(scheduler_output, num_scheduled_tokens)
         try:
@@ -48,7 +48,8 @@ class SelfCheck:
             return path.own_path(scheduler_output, num_scheduled_tokens)
 
     def _checked(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
-        path = self._path
+        path = self.path
+        path.look(instances=True)
         before = dict(self._copied(None))
         dispatched = path.dispatched
         result = path(scheduler_output, num_scheduled_tokens)

@@ -187,6 +187,32 @@ def test_detached_it_robs_no_other_tracker() -> None:
     assert third.dirty
 
 
+def test_detached_in_the_order_of_attachment_nothing_is_left() -> None:
+    one = table()
+    before = dict(vars(one))
+    trackers = [block_tables.TrackedTable(one, block_tables.Marks()) for _ in range(3)]
+    for tracker in trackers:
+        tracker.detach()
+    assert dict(vars(one)) == before
+
+
+def test_a_wrapper_of_another_program_stays_and_what_it_calls_is_right() -> None:
+    one, plain = table(), table()
+    tracker = block_tables.TrackedTable(one, block_tables.Marks())
+    calls: list[int] = []
+    below = one.commit_block_table
+
+    def mine(num_reqs: int) -> None:
+        calls.append(num_reqs)
+        below(num_reqs)
+
+    one.commit_block_table = mine
+    tracker.detach()
+    assert one.commit_block_table is mine
+    assert run(one, plain, 0) == 0
+    assert calls
+
+
 @pytest.mark.parametrize("name", block_tables.MARKING_METHODS)
 def test_whoever_marks_a_table_makes_all_of_them_stale(name: str) -> None:
     marks, one = block_tables.Marks(), table()

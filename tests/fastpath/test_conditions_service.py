@@ -32,6 +32,7 @@ FIRST_LINE = {
     "LoRA": "test_lora",
     "XD-RoPE": "test_xd_rope",
     "no KV groups": "test_no_kv_groups",
+    "replaced method": "test_a_method_replaced_on_the_runner",
 }
 
 
@@ -117,6 +118,19 @@ def test_a_block_table_of_another_class(monkeypatch: pytest.MonkeyPatch) -> None
     found = differs_without("another block table", monkeypatch, each=replace)
     assert found is not None
     assert "commits" in found
+
+
+def test_a_method_replaced_on_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(runner: Any) -> None:
+        def mine(*args: Any) -> Any:
+            runner.calls.append(1)
+            return type(runner)._prepare_input_ids(runner, *args)
+
+        runner.calls, runner._prepare_input_ids = [], mine
+
+    found = differs_without("replaced method", monkeypatch, each=replace)
+    assert found is not None
+    assert "calls" in found
 
 
 class NgramProposer:

@@ -80,6 +80,16 @@ def test_each_service_condition_closes_the_gate(
     assert reason.startswith(name + ":")
 
 
+def test_a_replaced_method_closes_the_gate(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench_prep.fastpath.gates import closed_service_gate
+
+    monkeypatch.setattr(runner, "_prepare_input_ids", lambda *_: None)
+    reason = closed_service_gate(runner)
+    assert reason == (
+        "replaced method: _prepare_input_ids of this CPUModelRunner is not vLLM's own"
+    ).replace("CPUModelRunner", type(runner).__name__)
+
+
 def test_async_scheduling_must_be_what_the_device_needs(runner: Any) -> None:
     from bench_prep.fastpath.gates import closed_service_gate
 

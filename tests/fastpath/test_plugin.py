@@ -105,9 +105,36 @@ def test_attached_again_there_is_one_fast_path(runner: Any) -> None:
     assert table.commit_block_table.__self__ is second._tables[0]
 
 
-def test_a_dummy_run_makes_everything_be_written_anew(runner: Any) -> None:
-    runner._dummy_run = lambda: "done"  # a whole one needs a model
+def test_what_another_program_put_there_stays(runner: Any, log: Any) -> None:
     attach(runner)
+    path = runner._prepare_inputs
+
+    def mine(*args: Any) -> Any:
+        return path(*args)
+
+    runner._prepare_inputs = mine
+    attach(runner)
+    assert runner._prepare_inputs is mine
+    assert path.closed == "replaced preparation"
+    assert (
+        log.records[-1]
+        .getMessage()
+        .startswith("[bench-prep] fast path not used: replaced preparation")
+    )
+    attach(runner)
+    assert runner._prepare_inputs is mine
+    del runner._prepare_inputs
+
+
+def test_a_dummy_run_makes_everything_be_written_anew(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(runner)
+    # A whole one needs a model.
+    path = runner._prepare_inputs
+    path.detach()
+    runner._dummy_run = lambda: "done"
+    path.track()
     path = runner._prepare_inputs
     for table in path._tables:
         table.dirty = False
