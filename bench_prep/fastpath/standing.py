@@ -58,7 +58,8 @@ def replaced_on(runner: Any, ours: tuple[str, ...] = ()) -> str | None:
         buffers += [table.block_table, table.slot_mapping]
     for one in (batch, batch.block_table, *tables, *buffers):
         found = found or _shadowed(one, vars(one))
-        if type(one) not in _classes():
+        # Of the tables' class the service gate asks by itself.
+        if type(one) not in _classes() and all(one is not table for table in tables):
             found = found or f"{type(one).__module__}.{type(one).__qualname__}"
     return found and f"{found} is not vLLM's own"
 
@@ -70,7 +71,11 @@ def _shadowed(instance: Any, names: Any) -> str | None:
             return f"{cls.__name__}.{hook}"
     own_names = vars(instance)
     for name in names:
-        if name in own_names and hasattr(cls, name) and tracker_of(own_names[name]) is None:
+        if (
+            name in own_names
+            and callable(getattr(cls, name, None))
+            and tracker_of(own_names[name]) is None
+        ):
             return f"{name} of this {cls.__name__}"
     return None
 
