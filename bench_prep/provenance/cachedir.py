@@ -32,17 +32,14 @@ def cache_dir() -> Path:
     """`$BENCH_PREP_CACHE`, else `${XDG_CACHE_HOME:-~/.cache}/bench-prep`; made if absent.
 
     Raises:
-        Missing: the folder cannot be made.
+        Missing: the folder cannot be made, or there is no home to make it in.
     """
-    given = os.environ.get("BENCH_PREP_CACHE")
-    if given:
-        folder = Path(given).expanduser().absolute()
-    else:
-        home = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(home) if home else Path("~/.cache").expanduser()) / "bench-prep"
+    # platformdirs would take another folder on macOS, and one named `~` where there is no home.
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "bench-prep")
     try:
+        folder = Path(os.environ.get("BENCH_PREP_CACHE") or default).expanduser().absolute()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise _unusable(f"cannot be made: {error}") from None
     return folder
 

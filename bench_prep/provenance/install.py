@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from importlib.machinery import all_suffixes
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
 
 from bench_prep.child.launch import isolated_environment
 from bench_prep.errors import Interrupted, Missing, NotTheWorktree
@@ -81,32 +84,25 @@ def installed_vllm(site: Path | None = None) -> InstalledVllm | None:
     """
     importlib.invalidate_caches()
     view = python_view() if site is None else PythonView([site], None)
-    folders = view.path
-    found = [
-        dist
-        for name in _NAMES
-        for dist in distributions(name=name, path=[str(folder) for folder in folders])
-        if _has_metadata(dist)
-    ]
+    found = _distributions(view.path)
     if not found:
         return None
-    dist = found[0]
+    dist_info, dist = next(iter(found.items()))
     origin = _direct_url(dist)
-    place = Path(str(dist.locate_file("")))
+    place = dist_info.parent
     editable = bool(_table(origin, "dir_info").get("editable"))
     if editable:
         package_dir = Path(unquote(urlsplit(str(origin.get("url", ""))).path)) / "vllm"
     else:
         package_dir = place / "vllm"
-    name = dist.metadata["Name"]
     return InstalledVllm(
-        name=name,
+        name=dist.metadata["Name"],
         version=dist.version,
         package_dir=package_dir,
-        dist_info=place / f"{name.replace('-', '_')}-{dist.version}.dist-info",
+        dist_info=dist_info,
         wheel_sha256=_wheel_sha256(origin),
         editable=editable,
-        others=tuple(_others(found[1:], view, package_dir)),
+        others=tuple(_others([*found.values()][1:], view, package_dir)),
         alone=site is not None,
     )
 
@@ -161,9 +157,27 @@ def install_wheel(
     return True
 
 
+def _distributions(folders: list[Path]) -> dict[Path, Distribution]:
+    """Those of vLLM, each by its folder of metadata, in the order in which Python finds them.
+
+    A folder can be on the path under two names: lib64 is a link to lib in every environment.
+    """
+    places: dict[str, Path] = {}
+    for place in (place for folder in folders for place in sorted(folder.glob("*.*-info"))):
+        places.setdefault(os.path.realpath(place), place)
+    return {
+        place: dist
+        for name in _NAMES
+        for place in places.values()
+        if canonicalize_name(place.stem.partition("-")[0]) == name
+        if _has_metadata(dist := Distribution.at(place))
+    }
+
+
 def _has_metadata(dist: Distribution) -> bool:
     try:
-        metadata = HeaderParser().parsestr(dist.read_text("METADATA") or "")
+        text = dist.read_text("METADATA") or dist.read_text("PKG-INFO")
+        metadata = HeaderParser().parsestr(text or "")
     except UnicodeDecodeError:
         return False
     return bool(metadata["Name"] and metadata["Version"])
@@ -179,8 +193,9 @@ def _direct_url(dist: Distribution) -> dict[str, Any]:
 
 def _wheel_sha256(origin: dict[str, Any]) -> str | None:
     archive = _table(origin, "archive_info")
-    sha256 = _table(archive, "hashes").get("sha256") or archive.get("hash")
-    return str(sha256).removeprefix("sha256=") if sha256 else None
+    algorithm, _, older = str(archive.get("hash")).partition("=")
+    sha256 = _table(archive, "hashes").get("sha256") or (older if algorithm == "sha256" else "")
+    return str(sha256).lower() or None
 
 
 def _table(origin: dict[str, Any], name: str) -> dict[str, Any]:

@@ -1,10 +1,17 @@
-"""RECORD: the hash and size of each file of a wheel, in the wheel and where it is installed."""
+"""RECORD: the hash and size of each file of a wheel, in the wheel and where it is installed.
+
+`importlib.metadata` would raise on a damaged line, and leaves out files that are missing.
+"""
 
 from __future__ import annotations
 
 import base64
 import csv
+import hashlib
+import io
 import json
+import os.path
+import posixpath
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +22,27 @@ from bench_prep.provenance.cachedir import cache_dir
 
 @dataclass(frozen=True)
 class RecordEntry:
-    """SHA-256 as hexadecimal digits, and the size in bytes."""
+    """A hash as hexadecimal digits, empty where there is none, and the size in bytes, if named."""
 
-    sha256: str
-    size: int
+    digest: str
+    size: int | None
+    algorithm: str = "sha256"
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash where it is a SHA-256."""
+        return self.digest if self.digest and self.algorithm == "sha256" else None
+
+    def fits(self, path: Path) -> bool:
+        """Whether the file has this hash; True where there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not self.digest:
+            return True
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, self.algorithm).hexdigest() == self.digest
 
 
 @dataclass(frozen=True)
@@ -35,15 +59,47 @@ class KnownWheel:
     top_level: frozenset[str]
 
 
-def parse_record(text: str) -> dict[str, RecordEntry]:
-    """The files of the package vllm in a RECORD, without bytecode."""
-    record = {}
-    for name, digest, size, *_ in csv.reader(text.splitlines()):
-        algorithm, _, value = digest.partition("=")
-        if name.startswith("vllm/") and algorithm == "sha256" and not name.endswith(".pyc"):
-            raw = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
-            record[name] = RecordEntry(raw.hex(), int(size))
+def parse_record(text: str, site: Path | None = None) -> dict[str, RecordEntry]:
+    """The files of the package vllm in a RECORD, without bytecode.
+
+    `site` is the folder to which its paths are relative, where they may lead out of it and back.
+
+    Raises:
+        ValueError: a line that cannot be read, or contradicts another one.
+    """
+    record: dict[str, RecordEntry] = {}
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for line in reader:
+            if not line or not line[0] or "\0" in line[0]:
+                raise ValueError("it names no file")
+            name = posixpath.normpath(line[0])
+            if posixpath.isabs(name) and "/vllm/" in name:
+                raise ValueError("its path is absolute")
+            if name.startswith("../") and site is not None:
+                name = os.path.relpath(os.path.realpath(site / name), os.path.realpath(site))
+            if name.startswith("vllm/") and not name.endswith(".pyc"):
+                named, size = [*line[1:3], "", ""][:2]
+                entry = _entry(named, size)
+                if record.setdefault(name, entry) != entry:
+                    raise ValueError(f"another one says otherwise of {name}")
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
     return record
+
+
+def _entry(named: str, size: str) -> RecordEntry:
+    algorithm, _, value = named.partition("=")
+    algorithm = algorithm.lower()
+    count = int(size) if size else None
+    if algorithm in ("", "md5", "sha1"):  # anybody can make a file with such a hash
+        return RecordEntry("", count)
+    if algorithm not in hashlib.algorithms_guaranteed or algorithm.startswith("shake"):
+        raise ValueError(f"'{algorithm}' is no hash")
+    raw = base64.b64decode(value + "=" * (-len(value) % 4), b"-_", validate=True)
+    if len(raw) != hashlib.new(algorithm).digest_size:
+        raise ValueError(f"its {algorithm} is cut off")
+    return RecordEntry(raw.hex(), count, algorithm)
 
 
 def known_wheel(sha256: str | None) -> KnownWheel | None:

@@ -180,10 +180,11 @@ def _verification(
     extra_keys: Iterable[str],
     whole: bool,
 ) -> Verification:
-    record = _read_record(installed)
     known = known_wheel(installed.wheel_sha256)
+    record, unreadable = _read_record(installed)
+    own_record = known.record if known and not unreadable else None
     present = _installed_files(installed, record)
-    found = _Found(sources, data, present, record, known.record if known else None, installed)
+    found = _Found(sources, data, present, record, own_record, installed)
     compared = sources or {n: present[n] for n in present if is_package_source(n)}
     version = worktree.version if worktree else installed.version
     changed = changed_from_release(compared, version)
@@ -209,18 +210,22 @@ def _verification(
         and (problem := _other_problem(name, entry, found, whole))
     ]
     checks.sort(key=lambda check: not check.key)
+    # Nothing else says what they should be, where there is no worktree either.
+    unhashed, said = list(_without_hash(found)), list[str]()
+    if worktree is not None or own_record is not None:
+        unhashed, said = said, unhashed
     return Verification(
         files=checks,
-        problems=list(_installation_problems(installed, known)),
+        problems=[*_installation_problems(installed, known), *unreadable, *unhashed],
         key_sources_sha256=combined_sha256({n: present[n] for n in keys if n in present}),
         package_dir=installed.package_dir,
         worktree=worktree.root if worktree else None,
         version=installed.version,
         changed=changed,
         wheel_known=known is not None,
-        compiled={n: entry.sha256 for n, entry in record.items() if n.endswith(".so")},
+        compiled={n: e.sha256 for n, e in record.items() if e.sha256 and n.endswith(".so")},
         alone=installed.alone,
-        not_compared=list(_not_compared(worktree, installed, known)),
+        not_compared=[*_not_compared(worktree, installed, known), *said],
     )
 
 
@@ -250,7 +255,23 @@ class _Found:
 
     def record_edited(self, name: str) -> bool:
         """Whether the installed RECORD does not say what the wheel's own says."""
-        return self.own_record is not None and self.own_record.get(name) != self.record.get(name)
+        if self.own_record is None:
+            return False
+        own, here = self.own_record.get(name), self.record.get(name)
+        if own is None or here is None:
+            return own is not here
+        if here.algorithm == own.algorithm and here.digest:
+            return here.digest != own.digest
+        return not self.fits(name, own)  # another installer's RECORD
+
+    def fits(self, name: str, entry: RecordEntry) -> bool:
+        """Whether the installed file has the hash on record."""
+        if entry.sha256 and name in self.present:
+            return entry.sha256 == self.present[name]
+        try:
+            return entry.fits(self.installed.package_dir.parent / name)
+        except OSError:
+            return False
 
 
 def _installation_problems(installed: InstalledVllm, known: KnownWheel | None) -> Iterator[str]:
@@ -275,14 +296,37 @@ def _wheel_tags(installed: InstalledVllm) -> frozenset[Tag]:
     except (OSError, ValueError):
         return frozenset()
     named = HeaderParser().parsestr(text).get_all("Tag", [])
-    return frozenset(tag for text in named for tag in parse_tag(text.strip()))
+    tags = [text.strip() for text in named if text.count("-") == 2]
+    return frozenset(tag for text in tags for tag in parse_tag(text))
 
 
-def _read_record(installed: InstalledVllm) -> dict[str, RecordEntry]:
+def _read_record(installed: InstalledVllm) -> tuple[dict[str, RecordEntry], list[str]]:
+    """The files on record, and what is wrong with the record as a whole."""
+    file = installed.dist_info / "RECORD"
     try:
-        return parse_record((installed.dist_info / "RECORD").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # then every file is an extra one
+        text = file.read_text(encoding="utf-8-sig")
+        record = parse_record(text, installed.dist_info.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, [f"its RECORD is missing ({file})"]
+    except OSError as error:
+        return {}, [f"its RECORD cannot be read: {error}"]
+    except ValueError as error:
+        return {}, [f"its RECORD cannot be read ({file}, {error})"]
+    if not record and not installed.editable:
+        return {}, [f"its RECORD names no file of vllm ({file})"]
+    return record, []
+
+
+def _without_hash(found: _Found) -> Iterator[str]:
+    """What of the record nothing but its size says, in words."""
+    unknown = [
+        name
+        for name, entry in found.record.items()
+        if not entry.digest and name not in (found.sources or {}) and name not in found.data
+    ]
+    if unknown:
+        more = f" and {len(unknown) - 1} more files" if unknown[1:] else ""
+        yield f"{unknown[0]}{more}, of which RECORD has no safe hash"
 
 
 def _installed_files(installed: InstalledVllm, record: dict[str, RecordEntry]) -> dict[str, str]:
@@ -343,13 +387,13 @@ def _problem(name: str, found: _Found, worktree: Worktree | None) -> str:
     if sources is not None and name in sources and present[name] != sources[name]:
         same = worktree is not None and _same_text(worktree.root / name, name, found.installed)
         return "differs in line endings only" if same else "differs"
-    if found.installed.editable:
-        return ""  # its RECORD lists no sources
+    if found.installed.editable or not found.record:
+        return ""  # it lists no sources, or is said to be of no use
     if name not in found.record:
         return "extra"
     if sources is not None and name not in sources and not is_build_output(name):
         return "extra"
-    if found.record[name].sha256 != present[name]:
+    if not found.fits(name, found.record[name]):
         return "RECORD differs"
     return "RECORD edited" if found.record_edited(name) else ""
 
@@ -367,8 +411,8 @@ def _same_text(source: Path, name: str, installed: InstalledVllm) -> bool:
 def _other_problem(name: str, entry: RecordEntry, found: _Found, whole: bool) -> str:
     path = found.installed.package_dir.parent / name
     try:
-        same = path.stat().st_size == entry.size
-        same = same and (not whole or file_sha256(path) == entry.sha256)
+        same = entry.size in (None, path.stat().st_size)
+        same = same and (not (whole or entry.size is None) or entry.fits(path))
     except OSError:
         return "missing"
     if not same:
