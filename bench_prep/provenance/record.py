@@ -102,6 +102,25 @@ def _entry(named: str, size: str) -> RecordEntry:
     return RecordEntry(raw.hex(), count, algorithm)
 
 
+def installed_record(
+    dist_info: Path, *, editable: bool
+) -> tuple[dict[str, RecordEntry], list[str]]:
+    """The files of vllm on record, and what is wrong with the record as a whole."""
+    file = dist_info / "RECORD"
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        record = parse_record(text, dist_info.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, [f"its RECORD is missing ({file})"]
+    except OSError as error:
+        return {}, [f"its RECORD cannot be read: {error}"]
+    except ValueError as error:
+        return {}, [f"its RECORD cannot be read ({file}, {error})"]
+    if not record and not editable:
+        return {}, [f"its RECORD names no file of vllm ({file})"]
+    return record, []
+
+
 def known_wheel(sha256: str | None) -> KnownWheel | None:
     """The wheel with this hash where it is still in the cache.
 

@@ -15,7 +15,7 @@ from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
 from bench_prep.provenance.install import InstalledVllm
 from bench_prep.provenance.official import release_hashes
-from bench_prep.provenance.record import KnownWheel, RecordEntry, known_wheel, parse_record
+from bench_prep.provenance.record import KnownWheel, RecordEntry, installed_record, known_wheel
 from bench_prep.provenance.worktree import Worktree, is_build_output, is_package_source
 
 #: The files that prepare a step's inputs, in both generations of vLLM's runner.
@@ -181,7 +181,7 @@ def _verification(
     whole: bool,
 ) -> Verification:
     known = known_wheel(installed.wheel_sha256)
-    record, unreadable = _read_record(installed)
+    record, unreadable = installed_record(installed.dist_info, editable=installed.editable)
     own_record = known.record if known and not unreadable else None
     present = _installed_files(installed, record)
     found = _Found(sources, data, present, record, own_record, installed)
@@ -298,23 +298,6 @@ def _wheel_tags(installed: InstalledVllm) -> frozenset[Tag]:
     named = HeaderParser().parsestr(text).get_all("Tag", [])
     tags = [text.strip() for text in named if text.count("-") == 2]
     return frozenset(tag for text in tags for tag in parse_tag(text))
-
-
-def _read_record(installed: InstalledVllm) -> tuple[dict[str, RecordEntry], list[str]]:
-    """The files on record, and what is wrong with the record as a whole."""
-    file = installed.dist_info / "RECORD"
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        record = parse_record(text, installed.dist_info.parent)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}, [f"its RECORD is missing ({file})"]
-    except OSError as error:
-        return {}, [f"its RECORD cannot be read: {error}"]
-    except ValueError as error:
-        return {}, [f"its RECORD cannot be read ({file}, {error})"]
-    if not record and not installed.editable:
-        return {}, [f"its RECORD names no file of vllm ({file})"]
-    return record, []
 
 
 def _without_hash(found: _Found) -> Iterator[str]:
