@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 
 from bench_prep.child.launch import isolated_environment
@@ -43,6 +44,17 @@ class InstalledVllm:
     others: tuple[str, ...] = ()
     #: It lies in a folder that is meant for it alone.
     alone: bool = False
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """The Pythons and machines that its wheel was built for, as far as it says."""
+        try:
+            text = (self.dist_info / "WHEEL").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return frozenset()
+        named = HeaderParser().parsestr(text).get_all("Tag", [])
+        tags = [tag.strip() for tag in named if tag.count("-") == 2]
+        return frozenset(one for tag in tags for one in parse_tag(tag))
 
 
 @dataclass(frozen=True)

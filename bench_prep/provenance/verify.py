@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from importlib.machinery import all_suffixes
 from pathlib import Path
 
-from packaging.tags import Tag, parse_tag, sys_tags
+from packaging.tags import sys_tags
 
 from bench_prep.errors import NotTheWorktree
 from bench_prep.provenance.hashes import combined_sha256, file_sha256
@@ -284,20 +283,10 @@ def _installation_problems(installed: InstalledVllm, known: KnownWheel | None) -
         for path in sorted(installed.dist_info.parent.iterdir()):
             if path.name not in expected:  # it would be imported instead of what it is named like
                 yield f"beside it lies {path.name}"
-    tags = _wheel_tags(installed)
+    tags = installed.tags
     if tags and not any(tag in tags for tag in sys_tags()):
         built_for = ", ".join(sorted(map(str, tags)))
         yield f"its wheel was built for another Python or machine: {built_for}"
-
-
-def _wheel_tags(installed: InstalledVllm) -> frozenset[Tag]:
-    try:
-        text = (installed.dist_info / "WHEEL").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return frozenset()
-    named = HeaderParser().parsestr(text).get_all("Tag", [])
-    tags = [text.strip() for text in named if text.count("-") == 2]
-    return frozenset(tag for text in tags for tag in parse_tag(text))
 
 
 def _without_hash(found: _Found) -> Iterator[str]:
