@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ _SHOWN = 100
 #: The last tokens of a vocabulary may stand for images, which are not there.
 _ORDINARY = 7, 8
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
-_ROLES |= {"chatgpt": "assistant", "system": "system"}
+_ROLES |= dict.fromkeys(("chatgpt", "bing", "bard", "model"), "assistant")
+_ROLES |= {"system": "system", "developer": "system", "tool": "tool", "function": "tool"}
 
 
 @dataclass(frozen=True)
@@ -86,30 +88,37 @@ def synthetic(
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """A JSONL file: `messages` (OpenAI) or `conversations` (ShareGPT), and `answer` if known.
+    """A file of `messages` (OpenAI, its batches too), `conversations` (ShareGPT) or a `prompt`
+    (vLLM), with its `answer` if known: an object a line, or one array of them.
 
     Raises:
         UsageError: the file cannot be read, is empty, or has bad lines: all of them are named.
     """
     try:
-        # Not splitlines: a text may have separators of lines in it that are none of JSONL's.
-        lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+        text = path.read_text(encoding="utf-8-sig").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be read: {reason}", "give a JSONL file") from None
+    # Not splitlines: a text may have separators of lines in it that are none of JSONL's.
+    lines: list[Any] = text.split("\n")
+    word, words = "line", "lines"
+    with suppress(ValueError, RecursionError):
+        if isinstance(array := json.loads(text), list) and array:
+            word, words, lines = "entry", "entries", array
     found, bad = [], []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
+        if isinstance(line, str) and not line.strip():
             continue
         try:
-            found.append(_conversation(number, json.loads(line)))
+            record = json.loads(line) if word == "line" else line
+            found.append(_conversation(number, record))
         except ValueError as error:
-            bad.append(f"line {number}: {_reason(error)}")
+            bad.append(f"{word} {number}: {_reason(error)}")
     if bad:
         more = f"\n    and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         shown = "".join(f"\n    {one}" for one in bad[:_SHOWN])
         raise UsageError(
-            f"{path} has {len(bad)} bad lines of {len(lines)}:{shown}{more}",
+            f"{path} has {len(bad)} bad {words} of {len(lines)}:{shown}{more}",
             'a line is {"messages": [{"role": "user", "content": "..."}], "answer": "..."}',
         )
     if not found:
@@ -131,15 +140,20 @@ def _conversation(number: int, record: Any) -> Conversation:
     """
     if not isinstance(record, dict):
         raise ValueError("no JSON object")
+    if isinstance(record.get("body"), dict):
+        record = record["body"] | {"answer": record.get("answer")}
+    if isinstance(record.get("prompt"), str) and "messages" not in record:
+        record = record | {"messages": [{"role": "user", "content": record["prompt"]}]}
     name = "messages" if "messages" in record else "conversations"
     turns = record.get(name)
     if not isinstance(turns, list) or not turns:
-        raise ValueError("neither messages nor conversations, a list of turns")
+        raise ValueError("neither messages nor conversations, a list of turns, nor a prompt")
     role_key, text_key = ("role", "content") if name == "messages" else ("from", "value")
     messages = []
     for index, turn in enumerate(turns):
         turn = turn if isinstance(turn, dict) else {}
         role, text = _ROLES.get(str(turn.get(role_key))), _text(turn.get(text_key))
+        text = "" if text is None and turn.get("tool_calls") else text
         if role is None:
             raise ValueError(f"turn {index}: {role_key} is {turn.get(role_key)!r}")
         if text is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,33 @@ def test_a_files_prompts_go_to_their_tiers() -> None:
     assert len(prompts["1-64"]) == 6 and left_out == 1
     with pytest.raises(UsageError, match="64-128 has 1 prompts"):
         in_tiers(tokenized, [Tier(64, 128)], 5, 200)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_shared_conversations_as_they_are_published(tmp_path: Path, indent: int | None) -> None:
+    """One array, on one line or on many."""
+    path = tmp_path / "sharegpt.json"
+    turns = [{"from": "human", "value": "h"}, {"from": "bing", "value": "g"}]
+    path.write_text(json.dumps([{"id": at, "conversations": turns} for at in "ab"], indent=indent))
+    message = ({"role": "user", "content": "h"},)
+    assert read_conversations(path) == [Conversation(1, message), Conversation(2, message)]
+    path.write_text(json.dumps([{"id": "a"}, {"conversations": turns}], indent=indent))
+    with pytest.raises(UsageError, match=r"1 bad entries of 2:\n    entry 1: neither"):
+        read_conversations(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"prompt": "u"}',
+        '{"custom_id": "r", "url": "/v1/completions", "body": {"model": "m", "prompt": "u"}}',
+        '{"custom_id": "r", "body": {"messages": [{"role": "user", "content": "u"}]}}',
+        '{"messages": [{"role": "user", "content": "u"}, {"role": "tool", "content": "t"}]}',
+        '{"messages": [{"role": "user", "content": "u"}, '
+        '{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]}',
+    ],
+)
+def test_vllms_prompts_openais_batches_and_tools(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(line + "\n")
+    assert read_conversations(path) == [Conversation(1, ({"role": "user", "content": "u"},))]
