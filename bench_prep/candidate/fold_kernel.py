@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 #: Words that one program reads at a time.
-_CHUNK = 4096
+_CHUNK = 1024
 #: Of so many returned tensors so many first elements are folded.
 _RETURNED = 16
 #: Entries of the table for each buffer: its address, how many words it has, and bytes of a word.

@@ -144,6 +144,26 @@ def test_the_kernel_interpreted() -> None:
     assert "same sums" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("backend", "arch", "warp_size"), [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)]
+)
+def test_the_kernel_compiles_ahead_of_time(
+    backend: str, arch: int | str, warp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+
+    from bench_prep.candidate.fold_kernel import fold_kernel
+    from bench_prep.fastpath.kernel import source
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    signature = {"table": "*i64", "factors": "*i64", "sums": "*i64", "step": "i32"}
+    compiled = triton.compile(
+        source(fold_kernel, signature, {"CHUNK": 1024}), target=GPUTarget(backend, arch, warp_size)
+    )
+    assert compiled.kernel
+
+
 @pytest.mark.gpu
 def test_on_a_device_what_it_holds_is_folded_there() -> None:
 
