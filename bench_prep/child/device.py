@@ -20,6 +20,10 @@ _DEFAULTS = {"VLLM_PLUGINS": ""}
 _CPU_DEFAULTS = {"OMP_NUM_THREADS": "1"}
 
 
+#: Variables of drivers, and values of theirs that hide every device.
+_VISIBLE, _HIDES_ALL = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ("", "-1", "NoDevFiles")
+
+
 def has_device() -> bool:
     """Whether the device file of an NVIDIA or ROCm/DTK driver exists."""
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/kfd"))
@@ -29,8 +33,15 @@ def require_device(device: str) -> None:
     """Before anything is built for it.
 
     Raises:
-        Missing: `--device cuda` on a machine without such a device.
+        Missing: `--device cuda` on a machine without such a device, or they are all hidden.
     """
+    for name in _VISIBLE:
+        hidden = os.environ.get(name, "0").strip() in _HIDES_ALL
+        if hidden and device != "cpu" and (device == "cuda" or has_device()):
+            raise Missing(
+                f"--device {device}: {name}='{os.environ[name]}' hides every device",
+                f"unset {name}, or use --device cpu",
+            )
     # /dev/dxg: a device that Windows lends to its Linux.
     if device == "cuda" and not has_device() and not Path("/dev/dxg").exists():
         raise Missing(
@@ -56,4 +67,8 @@ def child_environment(device: str) -> dict[str, str]:
     given = {name: os.environ.get(name, value) for name, value in defaults.items()}
     if config := os.environ.get("VLLM_LOGGING_CONFIG_PATH"):  # the child works elsewhere
         given["VLLM_LOGGING_CONFIG_PATH"] = str(Path(config).absolute())
+    for name in _VISIBLE:
+        # vLLM takes an empty one for Ray's, and waits for Triton to find a device later.
+        if is_cpu(device) and not os.environ.get(name, "-1").strip():
+            given[name] = "-1"
     return _ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu(device) else {}) | given

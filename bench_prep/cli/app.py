@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from typing import Annotated, Any
@@ -72,6 +73,9 @@ def options(
 def main() -> None:
     """Run the command line; errors are one or two lines and an exit code."""
     debug = "--debug" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what it has no letters for is escaped
+            stream.reconfigure(errors="backslashreplace")
     # Being ended is like Ctrl-C: what was started is ended too, and nothing is half-written.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP

@@ -53,8 +53,12 @@ class RawTable:
     unterminated: int | None
 
 
+#: What a pipe gave: it gives nothing a second time.
+_from_pipes: dict[Path, bytes] = {}
+
+
 def read_bytes(path: Path) -> bytes:
-    """The file's content.
+    """The file's content, also a pipe's that was read before.
 
     Raises:
         UsageError: no such file, a folder, or a file that cannot be read.
@@ -62,6 +66,8 @@ def read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise UsageError(f"{path} is a folder", f"name the files in it: {path}/*.csv")
     try:
+        if path.exists() and not path.is_file():
+            return _from_pipes.get(path) or _from_pipes.setdefault(path, path.read_bytes())
         return path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", "check the name") from None
