@@ -45,8 +45,9 @@ def shown_by(arguments: list[str]) -> str:
         if child.wait():
             sys.exit(f"exit code {child.returncode}:\n{written.decode()[-2000:]}")
     text = re.sub(r"\x1b\[\?25[lh]", "", written.decode().replace("\r\n", "\n"))
-    # A line that was redrawn is what it was last.
-    lines = [re.split(r"\x1b\[2K|\x1b\[1A|\r", line)[-1] for line in text.split("\n")]
+    # A line that was erased is gone, and one that was redrawn is what it was last.
+    text = re.sub(r"[^\n]*\n?\r?\x1b\[1A\x1b\[2K", "", text)
+    lines = [re.split(r"\x1b\[2K|\r", line)[-1] for line in text.split("\n")]
     return "\n".join(lines).replace(str(ROOT), "~/bench-prep")
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import socket
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from bench_prep.child.launch import Child, launched
 from bench_prep.errors import BenchPrepError, Missing, UsageError, as_raised
@@ -34,6 +31,8 @@ _SECONDS_BETWEEN_LINES = 30.0
 #: Lines of a server's log that an error shows.
 _LINES_SHOWN = 5
 _HTTP_S = 30.0
+#: No proxy of the environment, as for the timed requests.
+_DIRECT: dict[str, Any] = {"trust_env": False, "follow_redirects": True}
 
 
 class ServiceFailed(Missing):
@@ -143,28 +142,11 @@ def stage_in(log: Path) -> str:
     return _STAGES[last] if last in text else "starts"
 
 
-def _open(what: str | urllib.request.Request, timeout_s: float) -> Any:
-    """The response; never through a proxy where the server is on this machine."""
-    request = urllib.request.Request(what) if isinstance(what, str) else what
-    host = urllib.parse.urlsplit(request.full_url).hostname or ""
-    handlers = [urllib.request.ProxyHandler({})] if _is_here(host) else []
-    return urllib.request.build_opener(*handlers).open(request, timeout=timeout_s)
-
-
-def _is_here(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
-
-
 def healthy(url: str) -> bool:
     """Whether the server says that it is ready."""
     try:
-        with _open(f"{url}/health", timeout_s=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
+        return httpx.get(f"{url}/health", timeout=5, **_DIRECT).status_code == 200
+    except (httpx.HTTPError, httpx.InvalidURL):
         return False
 
 
@@ -174,18 +156,16 @@ def asked(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, 
     Raises:
         ServiceFailed: no answer, or an error.
     """
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+    method = "GET" if body is None else "POST"
     try:
-        with _open(request, timeout_s=_HTTP_S) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        said = error.read().decode("utf-8", "replace")[:300]
-        raise ServiceFailed(f"{url}{path} answered {error.code}: {said}") from None
-    except (OSError, ValueError) as error:
+        answer = httpx.request(method, url + path, json=body, timeout=_HTTP_S, **_DIRECT)
+        found = answer.json() if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise ServiceFailed(
             f"{url}{path} did not answer: {error}", "is it a vLLM server?"
         ) from None
+    if not answer.is_success:
+        raise ServiceFailed(f"{url}{path} answered {answer.status_code}: {answer.text[:300]}")
     if not isinstance(found, dict):
         raise ServiceFailed(f"{url}{path} answered no JSON object", "is it a vLLM server?")
     return found

@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
 #: The first tokens are the letters a to z, which is all that a grammar of a proof needs.
 LETTERS = 26
 
@@ -20,22 +24,14 @@ def write_tokenizer(folder: Path) -> None:
     tokens = [chr(ord("a") + i) if i < LETTERS else f"<{i}>" for i in range(text["vocab_size"])]
     ends = text.get("eos_token_id", config.get("eos_token_id"))
     end = ends[0] if isinstance(ends, list) else ends
-    files = {
-        "tokenizer.json": {
-            "version": "1.0",
-            "added_tokens": [],
-            "pre_tokenizer": {"type": "WhitespaceSplit"},
-            "model": {
-                "type": "WordLevel",
-                "vocab": {token: number for number, token in enumerate(tokens)},
-                "unk_token": tokens[-1],
-            },
-        },
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": tokens[len(tokens) - 2 if end is None else end],
-        },
+    words = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token=tokens[-1]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokens[len(tokens) - 2 if end is None else end],
     }
-    (folder / "tokenizer").mkdir()
-    for name, content in files.items():
-        (folder / "tokenizer" / name).write_text(json.dumps(content), encoding="utf-8")
+    target = folder / "tokenizer"
+    target.mkdir()
+    tokenizer.save(str(target / "tokenizer.json"))
+    (target / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
