@@ -41,6 +41,8 @@ def check_log(
         error = _objection(usage, min_share)
     except UsageError as unusable:
         error = unusable
+    if isinstance(error, UsageError):
+        usage = None  # what was counted is not the sum
     if as_json:
         console.print_json(json.dumps(as_record(usage, error)))
     elif usage is not None:

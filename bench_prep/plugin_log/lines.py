@@ -16,7 +16,7 @@ CHUNK = 1 << 18
 #: Of a line at most so many bytes before the mark and after it are looked at.
 LONGEST = 1 << 14
 #: Characters of one JSON document that is read whole.
-_LONGEST_DOCUMENT = 1 << 25
+_LONGEST_DOCUMENT = 1 << 24
 
 _MARK = MARK.encode()
 _NUMBERS = re.compile(rb'"MESSAGE" ?: ?\[')

@@ -106,7 +106,10 @@ class TestExitCodes:
 
     def test_replicas_that_nothing_tells_apart(self, bench: Bench, log) -> None:  # type: ignore[no-untyped-def]
         both = [summary(at, at) + summary(at // 2, at // 2) for at in (100, 200, 300)]
-        bench("check-log", log(reserved(), reserved(), *both)).refused(2, "does not tell apart")
+        file = log(reserved(), reserved(), *both)
+        bench("check-log", file).refused(2, "does not tell apart")
+        found = json.loads(bench("check-log", "--json", file).out)
+        assert (found["exit_code"], found["decode_steps"], found["share_pct"]) == (2, 0, None)
 
     def test_binary(self, bench: Bench) -> None:
         bench("check-log", sys.executable).refused(2, "binary")
