@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def command_line(context: typer.Context | None = None, **paths: Path | None) -> 
 
 
 def _quoted(word: str) -> str:
-    home = f"{Path.home()}/"
-    if home == "//" or not word.startswith(home) or word == home:
+    home = os.environ.get("HOME", "").rstrip("/") + "/"  # `Path.home` raises where there is none
+    if home == "/" or not word.startswith(home) or word == home:
         return shlex.quote(word)
     return "~/" + shlex.quote(word.removeprefix(home))
