@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench_prep.calibrate.conditions import CONDITIONS
-from bench_prep.calibrate.store import append, load, together
+from bench_prep.calibrate.store import load, together
 from bench_prep.calibrate.tally import PROMISED_FALSE, Share, Tally, tally
-from bench_prep.calibrate.trial import Cell, Trial, device_name, environment, try_once
+from bench_prep.calibrate.trial import TABLE, Cell, Trial, device_name, environment, try_once
 from bench_prep.child.device import is_cpu, require_device
 from bench_prep.errors import EXIT_INTERRUPTED, Inconclusive, UsageError
 from bench_prep.settings import Method
@@ -103,7 +104,7 @@ def calibrate(
         Inconclusive: this machine's verdicts break the promise, or there are none.
     """
     os.environ.update(_ENVIRONMENT)  # before torch is imported
-    append(output, ())
+    TABLE.check_writable(output)
     done = _done(_own(load(output), calibration))
     stages = Stages(console)
     interrupted = False
@@ -124,7 +125,7 @@ def calibrate(
                     method=calibration.method,
                     command=command,
                 )
-                append(output, rows)
+                TABLE.keep(output, map(asdict, rows), uuid.uuid4().hex[:12])
     except KeyboardInterrupt:
         interrupted = True
     tallies = tally(_own(load(output), calibration))
@@ -167,7 +168,7 @@ def _own(frame: pd.DataFrame, calibration: Calibration) -> pd.DataFrame:
     for name, here in environment().items():
         mine &= frame[name] == here
     devices = {work: device_name(work) for work in calibration.works}
-    return frame[mine & (frame["device"] == frame["work"].map(devices))]
+    return frame[mine & (frame["device_name"] == frame["work"].map(devices))]
 
 
 def _done(frame: pd.DataFrame) -> set[tuple[str, str, float, int]]:

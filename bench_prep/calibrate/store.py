@@ -1,25 +1,21 @@
-"""The CSV of a calibration: every verdict is there, whole, as soon as it is known."""
+"""What is read of calibrations: each verdict once, and none that its row contradicts."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bench_prep.calibrate.trial import COLUMNS, SCHEMA, Trial
+from bench_prep.calibrate.trial import TABLE
 from bench_prep.errors import UsageError
-from bench_prep.files import as_user_error, replace
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, verdict
-from bench_prep.results.store import locked
 
 #: Where a verdict was made.
-ENVIRONMENT = ("machine", "device", "python", "bench_prep")
+ENVIRONMENT = ("cpu_model", "device_name", "python_version", "bench_prep_version")
 #: What makes two rows one and the same verdict; another machine's of the same seed is another one.
 KEY = (
     *("work", "clock", "condition", "effect_pct", "seed", "run", "margin_pct", "budget_s"),
@@ -30,46 +26,14 @@ _ROUNDED = 0.5001e-4
 
 
 def load(path: Path) -> pd.DataFrame:
-    """All rows of a file that `append` wrote; none where there is no file.
+    """All rows of a calibration's file, of an earlier version too; none where there is no file.
 
     Raises:
         UsageError: it cannot be read, or is something else.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return pd.DataFrame(columns=list(COLUMNS))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "choose another --output") from None
-    try:
-        frame = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(ENVIRONMENT, str))
-    except ValueError:
-        frame = pd.DataFrame()
-    if tuple(frame.columns) != COLUMNS or not (frame["schema"] == SCHEMA).all():
-        raise UsageError(
-            f"{path} is not a calibration of schema {SCHEMA}", "choose another --output"
-        )
-    return frame.fillna(dict.fromkeys(ENVIRONMENT, ""))
-
-
-def append(path: Path, trials: Sequence[Trial]) -> None:
-    """Add rows; the file is replaced as a whole, so that a killed run leaves no half of one.
-
-    Several processes may add to one file. With no trials only the header is made.
-
-    Raises:
-        UsageError: the file is something else or cannot be written.
-        Missing: no space on the disk.
-    """
-    target = path.resolve()
-    if not target.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist", f"mkdir -p {path.parent}")
-    new = pd.DataFrame([asdict(one) for one in trials], columns=list(COLUMNS))
-    with as_user_error(path), locked(target):
-        load(path)
-        old = target.read_text(encoding="utf-8") if target.exists() else ""
-        text = old + new.to_csv(index=False, header=not old, lineterminator="\n")
-        replace(target, text.encode())
+    records = TABLE.records(path) if path.exists() else []
+    frame = pd.DataFrame(records, columns=list(TABLE.names)).fillna(dict.fromkeys(ENVIRONMENT, ""))
+    return frame.astype(dict.fromkeys(("low_pct", "high_pct", "change_pct"), float))
 
 
 def together(files: Sequence[Path]) -> pd.DataFrame:

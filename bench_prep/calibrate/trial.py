@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
@@ -16,8 +16,9 @@ from bench_prep.calibrate.workload import DeviceWork, HostWork, Planted, Speed, 
 from bench_prep.measure.comparison import Result, settle
 from bench_prep.measure.machine import cpu_model
 from bench_prep.measure.state import Span, others_busy, read_state
-from bench_prep.measure.verdict import Verdict
 from bench_prep.measure.watch import Watch
+from bench_prep.results.schema import columns_of, number, text
+from bench_prep.results.table import Table
 from bench_prep.settings import Method
 
 #: A work of its own for every verdict: its memory lies elsewhere each time.
@@ -41,39 +42,50 @@ class Trial:
     processors that other processes kept busy meanwhile, the planted load among them.
     """
 
-    schema: int
-    condition: str
-    effect_pct: float
-    run: int
-    seed: int
-    work: str
-    clock: str
-    decisive: int
-    verdict: Verdict
-    change_pct: float
-    low_pct: float | None
-    high_pct: float | None
-    margin_pct: float
-    budget_s: float
-    seconds: float
-    stopped_by: str
-    rounds: int
-    left_out: int
-    iters: int
-    slices: int
-    baseline_ms: float
-    others_busy: float | None
-    started: str
-    machine: str
-    device: str
-    python: str
-    numpy: str
-    bench_prep: str
-    command: str
+    schema: int = number("identity", "", "version of these columns")
+    condition: str = text("setting", "", "what is planted besides the slow-down")
+    effect_pct: float = number("setting", "%", "the planted slow-down")
+    run: int = number("identity", "", "of the same condition and slow-down")
+    seed: int = number("environment", "", "of everything that is drawn")
+    work: str = text("setting", "", "host or device")
+    clock: str = text("setting", "", "ready, device or step")
+    decisive: int = number("setting", "", "1 on the clock that ended the timing, else 0")
+    verdict: str = text("result", "", "faster, slower, same or inconclusive")
+    change_pct: float = number("result", "%", "the measured change")
+    low_pct: float | None = number("result", "%", "lower end of its 99.8 % interval")
+    high_pct: float | None = number("result", "%", "upper end of its 99.8 % interval")
+    margin_pct: float = number("setting", "%", "a difference up to this is none")
+    budget_s: float = number("setting", "s", "the timing's time")
+    seconds: float = number("result", "s", "the time that it took")
+    stopped_by: str = text("result", "", "width, budget or rounds")
+    rounds: int = number("result", "rounds", "finished rounds")
+    left_out: int = number("result", "rounds", "those of them that do not count")
+    iters: int = number("result", "steps", "timed steps of each block")
+    slices: int = number("result", "slices", "interleaved parts of each block")
+    baseline_ms: float = number("result", "ms", "of a call, without the slow-down")
+    others_busy: float | None = number("result", "processors", "kept busy by other processes")
+    started: str = text("identity", "UTC, ISO 8601", "when it started")
+    cpu_model: str = text("environment", "", "the host's processor")
+    device_name: str = text("environment", "", "the device of the work")
+    python_version: str = text("environment", "", "the interpreter")
+    numpy_version: str = text("environment", "", "NumPy")
+    bench_prep_version: str = text("environment", "", "this program")
+    command: str = text("environment", "", "the command that made the row")
 
 
-SCHEMA = 1
-COLUMNS = tuple(field.name for field in fields(Trial))
+#: Version 2 has the names that rows of the other commands have.
+TABLE = Table(
+    "bench-prep calibrate",
+    columns_of(Trial),
+    2,
+    {
+        "machine": "cpu_model",
+        "device": "device_name",
+        "python": "python_version",
+        "numpy": "numpy_version",
+        "bench_prep": "bench_prep_version",
+    },
+)
 
 
 def generator(seed: int, cell: Cell, run: int) -> np.random.Generator:
@@ -85,9 +97,9 @@ def generator(seed: int, cell: Cell, run: int) -> np.random.Generator:
 def environment() -> dict[str, str]:
     """What must be alike for verdicts to be counted together, besides the device; by column."""
     return {
-        "machine": cpu_model(),
-        "python": platform.python_version(),
-        "bench_prep": __version__,
+        "cpu_model": cpu_model(),
+        "python_version": platform.python_version(),
+        "bench_prep_version": __version__,
     }
 
 
@@ -127,7 +139,7 @@ def try_once(
         judged = result.clocks[clock]
         rows.append(
             Trial(
-                schema=SCHEMA,
+                schema=TABLE.version,
                 condition=cell.condition.name,
                 effect_pct=cell.effect_pct,
                 run=run,
@@ -152,8 +164,8 @@ def try_once(
                 else round(judged.figures.baseline_ms.median, 6),
                 others_busy=None if others is None else round(others, 2),
                 started=started,
-                device=made.device_name,
-                numpy=np.__version__,
+                device_name=made.device_name,
+                numpy_version=np.__version__,
                 **environment(),
                 command=command,
             )

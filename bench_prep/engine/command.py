@@ -25,8 +25,9 @@ from bench_prep.measure.stopping import StoppedBy
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.report.sections import STOPPED, verdict_line
 from bench_prep.report.tables import result_view
+from bench_prep.results.rows import Measured
 from bench_prep.results.rows import rows as make_rows
-from bench_prep.results.store import check_writable, store
+from bench_prep.results.store import TABLE, store
 from bench_prep.settings import AS_PLUGIN, Method, RunSettings
 
 WARMUP = 8
@@ -50,7 +51,7 @@ def time_engine(
     Raises:
         BenchPrepError: whatever stops it; then nothing is written.
     """
-    check_writable(output)
+    TABLE.check_writable(output)
     begun = begin("engine", device, console)
     stages = begun.stages
     found = _Found()
@@ -87,12 +88,10 @@ def time_engine(
         f"{len(found.rounds)} rounds of stretches of {method.iters} steps; "
         f"{STOPPED[found.stopped_by or 'interrupted']}",
     )
-    frame = make_rows(
+    measured = Measured(
         settings,
         found.rounds,
-        equal=True,
-        partial=False,
-        environment=begun.provenance
+        begun.provenance
         | unpinned(found.environment)
         | {
             "bench_prep_version": __version__,
@@ -100,20 +99,23 @@ def time_engine(
             "equality_steps": found.checked,
             "dispatched_pct": 100.0,
         },
-        run_id=begun.run_id,
-        started=begun.started,
+        begun.run_id,
+        begun.started,
         stopped_by=found.stopped_by,
         slices=1,
         spans=found.spans,
         model_config_sha256=config_sha256,
     )
-    steps = store(output, frame, begun.run_id, found.rounds)
-    console.print(result_view(frame))
-    host = frame[frame["clock"] == "host"].iloc[0]
+    rows = make_rows(measured)
+    try:
+        steps = store(output, rows, begun.run_id, found.rounds)
+    finally:
+        console.print(result_view(rows))
+    host = next(row for row in rows if row.clock == "host")
     console.print()
     stages.passed("verdict", verdict_line(host))
     stages.passed("result", f"{output}; every step in {steps}")
-    return EXIT_INCONCLUSIVE if host["verdict"] == "inconclusive" else 0
+    return EXIT_INCONCLUSIVE if host.verdict == "inconclusive" else 0
 
 
 class _Found:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
-
-import pandas as pd
 
 from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, cumulative_saving_ms
 from bench_prep.measure.verdict import CONFIDENCE, ROUNDS_FOR_VERDICT
-from bench_prep.results.schema import BY_NAME, VERDICT_SINCE
+from bench_prep.results.row import BY_NAME, VERDICT_SINCE, Row
 
 #: Lengths of the requests whose saving is shown, in output tokens.
 OUTPUT_TOKENS = (128, 512, 1024, 2048, 4096)
@@ -54,8 +55,8 @@ _HASH_DIGITS = 16
 
 
 def missing(value: Any) -> bool:
-    """Whether a cell is empty: NA, NaN, None or an empty text."""
-    return value is None or value is pd.NA or value == "" or bool(pd.isna(value))
+    """Whether a cell is empty: None or an empty text."""
+    return value is None or value == ""
 
 
 def milliseconds(value: Any, unit: str = "") -> str:
@@ -92,41 +93,41 @@ def shown(name: str, value: Any) -> str:
     return f"{value:g} {column.unit}" if column.kind == "float" else str(value)
 
 
-def cumulative(row: pd.Series[Any]) -> list[str]:
+def cumulative(row: Row) -> list[str]:
     """The saving in ms over requests of `OUTPUT_TOKENS` tokens, to a microsecond."""
-    if missing(row["saved_ms"]):
+    if row.saved_ms is None:
         return [NONE] * len(OUTPUT_TOKENS)
-    return [f"{cumulative_saving_ms(tokens, row['saved_ms']):.3f}" for tokens in OUTPUT_TOKENS]
+    return [f"{cumulative_saving_ms(tokens, row.saved_ms):.3f}" for tokens in OUTPUT_TOKENS]
 
 
-def interval(row: pd.Series[Any], low: str, high: str, decimals: int) -> str:
+def _interval(row: Row, low: float | None, high: float | None, decimals: int) -> str:
     """A 95 % interval without its unit, or what it would need."""
-    if missing(row["saved_ms"]):
+    if row.saved_ms is None:
         return NONE
-    if missing(row[low]) or missing(row[high]):
+    if low is None or high is None:
         return NEEDS_ROUNDS
-    return f"{row[low]:.{decimals}f} to {row[high]:.{decimals}f}"
+    return f"{low:.{decimals}f} to {high:.{decimals}f}"
 
 
-def intervals(row: pd.Series[Any]) -> tuple[str, str, str]:
+def intervals(row: Row) -> tuple[str, str, str]:
     """The intervals of speedup, saved (ms) and reduction (%)."""
     return (
-        interval(row, "speedup_low", "speedup_high", 4),
-        interval(row, "saved_low_ms", "saved_high_ms", 6),
-        interval(row, "reduction_low_pct", "reduction_high_pct", 1),
+        _interval(row, row.speedup_low, row.speedup_high, 4),
+        _interval(row, row.saved_low_ms, row.saved_high_ms, 6),
+        _interval(row, row.reduction_low_pct, row.reduction_high_pct, 1),
     )
 
 
-def change(row: pd.Series[Any]) -> tuple[str, str, str]:
+def change(row: Row) -> tuple[str, str, str]:
     """The effect with its sign, its interval, and the margin; with fitting decimals."""
-    if missing(row["effect_pct"]):
+    if row.effect_pct is None:
         return NONE, NONE, NONE
-    low, high = row["effect_low_pct"], row["effect_high_pct"]
+    low, high = row.effect_low_pct, row.effect_high_pct
     between = f"needs {ROUNDS_FOR_VERDICT} rounds"
-    if not missing(low) and not missing(high):
+    if low is not None and high is not None:
         between = f"{low:+.2f} to {high:+.2f} %"
-    margin = NONE if missing(row["margin_pct"]) else f"{row['margin_pct']:g} %"
-    return f"{row['effect_pct']:+.2f} %", between, margin
+    margin = NONE if row.margin_pct is None else f"{row.margin_pct:g} %"
+    return f"{row.effect_pct:+.2f} %", between, margin
 
 
 def with_unit(name: str, value: Any) -> str:
@@ -137,30 +138,35 @@ def with_unit(name: str, value: Any) -> str:
     return f"{text} {unit}" if unit and text != NONE and label(name) != unit else text
 
 
-def is_by_old_rule(row: pd.Series[Any]) -> bool:
+def is_by_old_rule(row: Row) -> bool:
     """Whether a row's verdict was made before there were intervals of the change."""
-    old = not missing(row["schema"]) and row["schema"] < VERDICT_SINCE
-    return bool(old and row["verdict"] != "different")
+    return row.schema is not None and row.schema < VERDICT_SINCE and row.verdict != "different"
 
 
-def said(row: pd.Series[Any]) -> str:
+def said(row: Row) -> str:
     """The verdict, with a mark where it follows from another rule than today's."""
-    return f"{row['verdict']} ({OLD_RULE})" if is_by_old_rule(row) else str(row["verdict"])
+    return f"{row.verdict} ({OLD_RULE})" if is_by_old_rule(row) else row.verdict
 
 
-def together(frame: pd.DataFrame) -> pd.DataFrame:
+_RESULTS = tuple(name for name, column in BY_NAME.items() if column.group == "result")
+
+
+def together(rows: Sequence[Row]) -> list[Row]:
     """Of a run without a device one row for host and ready time, if its figures are the same.
 
     The row is the host's, and its clock `HOST_IS_READY`.
     """
-    results = [name for name, column in BY_NAME.items() if column.group == "result"]
-    frame = frame.reset_index(drop=True)
-    twins: dict[int, int] = {}
-    for _, rows in frame[(frame["platform"] == "cpu") & (frame["run"] != "")].groupby("run"):
-        found = [list(rows.index[rows["clock"] == clock]) for clock in ("host", "ready")]
-        if [len(indices) for indices in found] == [1, 1]:
-            host, ready = found[0][0], found[1][0]
-            if frame.loc[host, results].equals(frame.loc[ready, results]):
-                twins[host] = ready
-    frame.loc[list(twins), "clock"] = HOST_IS_READY
-    return frame.drop(index=list(twins.values())).reset_index(drop=True)
+    by_run: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.platform == "cpu" and row.run and row.clock in ("host", "ready"):
+            by_run[row.run].append(row)
+    joined: dict[int, Row | None] = {}
+    for pair in by_run.values():
+        host, ready = min(pair, key=lambda row: row.clock), max(pair, key=lambda row: row.clock)
+        if len(pair) == 2 and host.clock != ready.clock and _alike(host, ready):
+            joined |= {id(host): replace(host, clock=HOST_IS_READY), id(ready): None}
+    return [kept for row in rows if (kept := joined.get(id(row), row)) is not None]
+
+
+def _alike(one: Row, other: Row) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in _RESULTS)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-import pandas as pd
 
 from bench_prep.measure.doubts import PIN
 from bench_prep.measure.state import MachineState
 from bench_prep.results.machine import SEPARATOR
+from bench_prep.results.row import Row
 
 #: Share of a figure above which the clock's own cost is mentioned.
 CLOCK_SHARE = 0.01
@@ -19,10 +18,10 @@ _PREEMPTED_PCT = 1.0
 _UNKNOWN = "unknown"
 
 
-def state_rows(row: pd.Series[Any]) -> tuple[tuple[str, str, str], ...]:
+def state_rows(row: Row) -> tuple[tuple[str, str, str], ...]:
     """What, before and after, of one run; none where the file has no state that can be read."""
     try:
-        data = json.loads(row["machine_state"])
+        data = json.loads(row.machine_state)
         before, after = (_texts(MachineState.from_json(data[name])) for name in ("before", "after"))
     except (ValueError, KeyError, TypeError):
         return ()
@@ -71,29 +70,29 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def state_notes(row: pd.Series[Any]) -> tuple[str, ...]:
+def state_notes(row: Row) -> tuple[str, ...]:
     """What could not be read; that nothing is doubtful, where that is so."""
-    if not row["machine_state"]:
+    if not row.machine_state:
         return ()
     notes = ["Read between rounds, never while a step is timed."]
-    if not row["doubts"]:
+    if not row.doubts:
         notes.append("Nothing doubtful was found in what could be read.")
-    if row["unknown_state"]:
-        notes.append(f"Unknown on this machine: {row['unknown_state'].replace(SEPARATOR, ', ')}.")
+    if row.unknown_state:
+        notes.append(f"Unknown on this machine: {row.unknown_state.replace(SEPARATOR, ', ')}.")
     return tuple(notes)
 
 
-def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]) -> list[str]:
+def machine_warnings(rows: Sequence[Row], which: Callable[[Iterable[bool]], str]) -> list[str]:
     """Doubts, left-out rounds and costly clocks; `which` names the rows that are meant."""
     found = []
-    for column, said in (
-        ("left_out_because", "Left out and not counted, whatever their times"),
-        ("doubts", "Doubtful"),
+    left_out = [row.left_out_because.split(SEPARATOR) for row in rows]
+    for cells, said in (
+        (left_out, "Left out and not counted, whatever their times"),
+        ([row.doubts.split(SEPARATOR) for row in rows], "Doubtful"),
     ):
-        cells = [cell.split(SEPARATOR) for cell in frame[column]]
         for entry in dict.fromkeys(entry for cell in cells for entry in cell if entry):
             found.append(f"{said}: {entry}{which(entry in cell for cell in cells)}.")
-    whys = [why for cell in frame["left_out_because"] for why in cell.split(SEPARATOR)]
+    whys = [why for cell in left_out for why in cell]
     if any("preempted" in why for why in whys):
         found.append(
             f"What to do about preempted rounds: {PIN}; and run fewer of them at once than there "
@@ -105,35 +104,35 @@ def machine_warnings(frame: pd.DataFrame, which: Callable[[Iterable[bool]], str]
             "timing; what still happens then is a cost of the arm itself."
         )
     for of_row in (_preempted, _cost):
-        texts = [of_row(row) for _, row in frame.iterrows()]
+        texts = [of_row(row) for row in rows]
         for text in dict.fromkeys(filter(None, texts)):
             found.append(f"{text}{which(other == text for other in texts)}.")
     return found
 
 
-def _preempted(row: pd.Series[Any]) -> str:
-    share = row["preempted_pct"]
+def _preempted(row: Row) -> str:
+    share = row.preempted_pct
     return (
         f"In {share:.0f} % of the timed steps other programs had the processor for a while; these "
         f"are in no median. What to do: {PIN}"
-        if share >= _PREEMPTED_PCT  # not so where it is unknown
+        if share is not None and share >= _PREEMPTED_PCT
         else ""
     )
 
 
-def _cost(row: pd.Series[Any]) -> str:
+def _cost(row: Row) -> str:
     share = clock_share(row)
     return (
-        f"The clock alone takes {row['clock_cost_ns']} ns of each time, {100 * share:.1f} % of the "
+        f"The clock alone takes {row.clock_cost_ns} ns of each time, {100 * share:.1f} % of the "
         "shorter one"
         if share > CLOCK_SHARE
         else ""
     )
 
 
-def clock_share(row: pd.Series[Any]) -> float:
+def clock_share(row: Row) -> float:
     """The clock's own cost as a fraction of the faster arm's time; 0 where either is unknown."""
-    times = [row[name] for name in ("baseline_ms", "candidate_ms") if not pd.isna(row[name])]
-    if not times or pd.isna(row["clock_cost_ns"]):
+    times = [time for time in (row.baseline_ms, row.candidate_ms) if time is not None]
+    if not times or row.clock_cost_ns is None:
         return 0.0
-    return float(row["clock_cost_ns"] / 1e6 / min(times))
+    return row.clock_cost_ns / 1e6 / min(times)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from bench_prep.errors import UsageError
 from bench_prep.measure.records import CLOCKS
@@ -46,7 +46,7 @@ from bench_prep.report.section import Section
 from bench_prep.report.sections import FORMULAS, NOT_THE_SERVICE, SAME, run_sections, tpot_note
 from bench_prep.report.tables import render
 from bench_prep.results.read import load, other_command
-from bench_prep.results.schema import BY_NAME
+from bench_prep.results.row import BY_NAME, NAMES, Row
 
 #: The width for which the tables are laid out, in characters.
 WIDTH = 80
@@ -58,48 +58,55 @@ _SORT = ("mrope", "prompt_embeds", "candidate", "device_name", "vllm_version", "
 _LAST_RESORT = ("started", "run", _FILE)
 
 
-def _block_sizes_key(text: Any) -> tuple[float, ...]:
+def _block_sizes_key(text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in str(text).split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
         return (float("inf"),)
 
 
-def _sort_key(row: pd.Series[Any]) -> tuple[Any, ...]:
-    clock = row["clock"]
+def _sort_key(row: Row) -> tuple[Any, ...]:
     return (
-        float("inf") if missing(row["position"]) else float(row["position"]),
-        _block_sizes_key(row["block_sizes"]),
-        _CLOCKS.index(clock) if clock in _CLOCKS else len(_CLOCKS),
-        *(shown(name, row[name]) for name in _SORT),
+        float("inf") if row.position is None else row.position,
+        _block_sizes_key(row.block_sizes),
+        _CLOCKS.index(row.clock) if row.clock in _CLOCKS else len(_CLOCKS),
+        *(shown(name, row.cell(name)) for name in _SORT),
     )
 
 
-def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All rows, sorted; a column that a file lacks is empty in its rows."""
-    frame = together(pd.concat(frames, ignore_index=True))
-    keys = [_sort_key(row) for _, row in frame.iterrows()]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    return frame.iloc[order].reset_index(drop=True)
+class _Cells:
+    """All cells of some rows as texts, by column; a column that a file lacks is empty."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        extra = dict.fromkeys(name for row in rows for name in row.extra)
+        self.columns = (*NAMES, *extra)
+        self._texts: dict[str, list[str]] = {}
+
+    def texts(self, name: str) -> list[str]:
+        if name not in self._texts:
+            self._texts[name] = [shown(name, row.cell(name)) for row in self.rows]
+        return self._texts[name]
+
+    def distinct(self, name: str) -> set[str]:
+        """The different values of a column. That a foreign file, or one with a schema that did not
+        have it yet, does not state it is none of them.
+        """
+        since = BY_NAME[name].since if name in BY_NAME else None
+        return {
+            text
+            for text, row in zip(self.texts(name), self.rows, strict=True)
+            if text != NONE
+            or (since is not None and row.schema is not None and row.schema >= since)
+        }
+
+    def told_apart(self, names: Sequence[str]) -> int:
+        """How many groups of rows these columns make."""
+        values = [[str(row.cell(name)) for row in self.rows] for name in names]
+        return len(set(zip(*values, strict=True))) if names else 1
 
 
-def _texts(frame: pd.DataFrame, name: str) -> list[str]:
-    return [shown(name, value) for value in frame[name]]
-
-
-def _distinct(frame: pd.DataFrame, name: str) -> set[str]:
-    """The different values of a column. That a foreign file, or one with a schema that did not
-    have it yet, does not state it is none of them.
-    """
-    return {
-        text
-        for text, schema in zip(_texts(frame, name), frame["schema"], strict=True)
-        if text != NONE
-        or (name in BY_NAME and not missing(schema) and schema >= BY_NAME[name].since)
-    }
-
-
-def _label_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+def _label_columns(cells: _Cells) -> tuple[list[str], list[str]]:
     """The columns that label the rows, in the schema's order, and those that follow from them.
 
     Settings, the device and vLLM's version label rows wherever they differ. Any other fact about
@@ -108,21 +115,21 @@ def _label_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     """
     differing = [
         name
-        for name in frame.columns
+        for name in cells.columns
         if (name not in BY_NAME or BY_NAME[name].group in ("setting", "environment"))
         and name not in (*_LAST_RESORT, "command")
-        and len(_distinct(frame, name)) > 1
+        and len(cells.distinct(name)) > 1
     ]
     labels = [name for name in differing if not _is_fact(name)]
     following: list[str] = []
     for name in filter(_is_fact, differing):
-        splits = _told_apart(frame, [*labels, name]) > _told_apart(frame, labels)
+        splits = cells.told_apart([*labels, name]) > cells.told_apart(labels)
         (labels if splits else following).append(name)
-    labels.sort(key=list(frame.columns).index)
+    labels.sort(key=cells.columns.index)
     for name in _LAST_RESORT:
-        if _told_apart(frame, labels) == len(frame):
+        if cells.told_apart(labels) == len(cells.rows):
             break
-        if name in frame.columns and len(_distinct(frame, name)) > 1:
+        if name in cells.columns and len(cells.distinct(name)) > 1:
             labels.append(name)
     return labels, following
 
@@ -133,19 +140,15 @@ def _is_fact(name: str) -> bool:
     return environment and name not in ("device_name", "vllm_version")
 
 
-def _told_apart(frame: pd.DataFrame, names: list[str]) -> int:
-    return len({tuple(row) for row in frame[names].map(str).to_numpy()}) if names else 1
-
-
-def _common(frame: pd.DataFrame) -> list[Section]:
+def _common(cells: _Cells) -> list[Section]:
     rows = []
-    for name in frame.columns:
+    for name in cells.columns:
         if name in ("schema", "partial") or (name in BY_NAME and BY_NAME[name].group == "result"):
             continue
-        if len(_distinct(frame, name)) != 1 or _distinct(frame, name) == {NONE}:
+        if len(cells.distinct(name)) != 1 or cells.distinct(name) == {NONE}:
             continue
-        stated = [value for value in frame[name] if not missing(value)]
-        suffix = "" if len(stated) == len(frame) else " (where stated)"
+        stated = [value for row in cells.rows if not missing(value := row.cell(name))]
+        suffix = "" if len(stated) == len(cells.rows) else " (where stated)"
         rows.append((label(name), with_unit(name, stated[0]) + suffix))
     return [Section("Common to all", ("what", "value"), tuple(rows), left=2)] if rows else []
 
@@ -154,10 +157,10 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
 
 
-def _files_note(frame: pd.DataFrame) -> tuple[str, ...]:
+def _files_note(cells: _Cells) -> tuple[str, ...]:
     """Which rows are of which file, where there are several."""
     numbers: dict[str, list[int]] = {}
-    for number, file in enumerate(_texts(frame, _FILE) if _FILE in frame.columns else (), start=1):
+    for number, file in enumerate(cells.texts(_FILE) if _FILE in cells.columns else (), start=1):
         numbers.setdefault(file, []).append(number)
     if len(numbers) < 2:
         return ()
@@ -169,17 +172,18 @@ def _files_note(frame: pd.DataFrame) -> tuple[str, ...]:
 class _Labelled:
     """Makes tables whose rows start with a number and, where they fit, the labels."""
 
-    def __init__(self, frame: pd.DataFrame, labels: list[str], following: list[str]) -> None:
-        self.number = ["row", *(str(number) for number in range(1, len(frame) + 1))]
-        self.labels = [[label(name), *_texts(frame, name)] for name in labels]
-        self.clock = [["clock", *_texts(frame, "clock")]] if "clock" in labels else []
+    def __init__(self, cells: _Cells) -> None:
+        labels, following = _label_columns(cells)
+        self.number = ["row", *(str(number) for number in range(1, len(cells.rows) + 1))]
+        self.labels = [[label(name), *cells.texts(name)] for name in labels]
+        self.clock = [["clock", *cells.texts("clock")]] if "clock" in labels else []
         self.need_legend = False
         names = ", ".join(label(name) for name in following)
         self.notes: tuple[str, ...] = (
             (f"These differ together with the labels: {names}.",) if names else ()
         )
         if _FILE not in labels:
-            self.notes += _files_note(frame)
+            self.notes += _files_note(cells)
 
     def legend(self) -> list[Section]:
         """Row numbers and labels, where a table had no room for them."""
@@ -198,7 +202,7 @@ class _Labelled:
     def table(
         self, title: str, header: tuple[str, ...], rows: Sequence[Sequence[str]], *notes: str
     ) -> Section:
-        """A table of figures, one row per row of the frame."""
+        """A table of figures, one row per row of the results."""
         figures = [list(column) for column in zip(header, *rows, strict=True)]
         leading = [self.number, *self.labels]
         if _width([*leading, *figures]) > WIDTH:
@@ -208,27 +212,32 @@ class _Labelled:
         return Section(title, head, tuple(body), left=len(leading), notes=notes)
 
 
-def _overview_sections(frame: pd.DataFrame) -> list[Section]:
-    rows = [row for _, row in frame.iterrows()]
-    labelled = _Labelled(frame, *_label_columns(frame))
-    share = not all(missing(value) for value in frame["share_of_tpot_pct"])
+def _overview_sections(rows: Sequence[Row]) -> list[Section]:
+    cells = _Cells(rows)
+    labelled = _Labelled(cells)
+    share = any(row.share_of_tpot_pct is not None for row in rows)
     figures = [
         (
-            percent(row["drift_pct"], 2),
-            ratio(row["speedup"]),
-            milliseconds(row["saved_ms"]),
-            percent(row["reduction_pct"], 1),
-            *((percent(row["share_of_tpot_pct"], 2),) if share else ()),
+            percent(row.drift_pct, 2),
+            ratio(row.speedup),
+            milliseconds(row.saved_ms),
+            percent(row.reduction_pct, 1),
+            *((percent(row.share_of_tpot_pct, 2),) if share else ()),
         )
         for row in rows
     ]
     header = ("drift", "speedup", "saved ms", "reduction", *(("of TPOT",) if share else ()))
     formulas = [FORMULAS[name] for name in ("drift", "speedup", "saved", "reduction")]
     blocks = [
-        tuple(
-            milliseconds(row[name])
-            for name in ("baseline_before_ms", "candidate_ms", "baseline_after_ms", "baseline_ms")
-        )
+        [
+            milliseconds(time)
+            for time in (
+                row.baseline_before_ms,
+                row.candidate_ms,
+                row.baseline_after_ms,
+                row.baseline_ms,
+            )
+        ]
         for row in rows
     ]
     sections = [
@@ -250,10 +259,10 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
             figures,
             "; ".join(formulas) + ".",
             NOT_THE_SERVICE,
-            tpot_note(frame),
+            tpot_note(rows),
         ),
     ]
-    if not all(missing(value) for value in frame["speedup_low"]):
+    if any(row.speedup_low is not None for row in rows):
         sections.append(
             labelled.table(
                 "95 % intervals",
@@ -272,47 +281,32 @@ def _overview_sections(frame: pd.DataFrame) -> list[Section]:
     )
     names = [f"row {number}" for number in labelled.number[1:]]
     verdicts, *others = sections
-    notes = notes_section(frame, names)
-    return [*labelled.legend(), verdicts, *notes, *others, *_common(frame)]
+    notes = notes_section(rows, names)
+    return [*labelled.legend(), verdicts, *notes, *others, *_common(cells)]
 
 
-def report_sections(frames: Sequence[pd.DataFrame]) -> list[Section]:
+def report_sections(rows: Sequence[Row]) -> list[Section]:
     """The full view of one run where all rows are one run's clocks, else the overview.
-
-    `frames` come from `read.load` or `rows.rows`.
 
     Raises:
         UsageError: no rows.
     """
-    frame = _together(frames) if frames else pd.DataFrame()
-    if frame.empty:
+    if not rows:
         raise UsageError("no results to report", "name at least one result CSV")
-    runs = {str(run) for run in frame["run"]}
-    clocks = [str(clock) for clock in frame["clock"]]
-    one_run = len(runs) == 1 and "" not in runs and len(set(clocks)) == len(clocks)
-    if one_run or len(frame) == 1:
-        return run_sections(frame)
-    return _overview_sections(frame)
+    rows = sorted(together(rows), key=_sort_key)
+    runs = {row.run for row in rows}
+    one_run = len(runs) == 1 and "" not in runs and len({row.clock for row in rows}) == len(rows)
+    if one_run or len(rows) == 1:
+        return run_sections(rows)
+    return _overview_sections(rows)
 
 
-def render_report(frames: Sequence[pd.DataFrame]) -> RenderableType:
-    """`report_sections` as Rich tables."""
-    return render(report_sections(frames))
-
-
-def report_markdown(frames: Sequence[pd.DataFrame]) -> str:
-    """`report_sections` as Markdown."""
-    return as_markdown(report_sections(frames))
-
-
-def with_tpot(frame: pd.DataFrame, tpot_ms: float) -> pd.DataFrame:
-    """The table with the share of this TPOT (ms) in the rows that have none of their own."""
-    frame = frame.copy()
-    absent = frame["tpot_ms"].isna()
-    frame.loc[absent, "tpot_ms"] = tpot_ms
-    shares = [share_of_step(saved, tpot_ms) * 100 for saved in frame.loc[absent, "saved_ms"]]
-    frame.loc[absent, "share_of_tpot_pct"] = shares
-    return frame
+def with_tpot(row: Row, tpot_ms: float) -> Row:
+    """The row with the share of this TPOT (ms) if it has none of its own."""
+    if row.tpot_ms is not None:
+        return row
+    share = None if row.saved_ms is None else share_of_step(row.saved_ms, tpot_ms) * 100
+    return replace(row, tpot_ms=tpot_ms, share_of_tpot_pct=share)
 
 
 #: How a command shows a file of its own again.
@@ -347,15 +341,17 @@ def run_report(
             "; ".join(_shown_by(path, name) for path, name in others.items()),
         )
     results = [path for path in named if path not in others]
-    frames = []
-    for path in results:
-        frame = load(path)
-        if _FILE not in frame.columns:
-            frame[_FILE] = str(path)
-        frames.append(frame if tpot_ms is None else with_tpot(frame, tpot_ms))
+    rows = [
+        replace(row, extra={_FILE: str(path), **row.extra})
+        for path in results
+        for row in load(path)
+    ]
+    if tpot_ms is not None:
+        rows = [with_tpot(row, tpot_ms) for row in rows]
+    sections = report_sections(rows)
     if markdown:
-        console.out(report_markdown(frames), highlight=False, end="")
+        console.out(as_markdown(sections), highlight=False, end="")
     else:
-        console.print(render_report(frames))
+        console.print(render(sections))
     for path, name in others.items():
         print(f"not shown: {_shown_by(path, name)}", file=sys.stderr)

@@ -5,11 +5,8 @@ The verdict and what must be known to believe it stand first, the settings last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
 
 from bench_prep.report.cells import (
     CONFIDENT,
@@ -30,7 +27,7 @@ from bench_prep.report.cells import (
 from bench_prep.report.machine import state_notes, state_rows
 from bench_prep.report.notes import notes_section, why_inconclusive
 from bench_prep.report.section import Section
-from bench_prep.results.schema import BY_NAME
+from bench_prep.results.row import BY_NAME, Row
 
 NOT_THE_SERVICE = (
     "This is the speedup of one component, the input preparation of a decode step. "
@@ -75,77 +72,75 @@ MEDIANS = (
 )
 
 
-def tpot_note(frame: pd.DataFrame) -> str:
+def tpot_note(rows: Sequence[Row]) -> str:
     """The share of TPOT where a TPOT is known, else how to see it."""
-    if all("step" in set(clocks) for _, clocks in frame.groupby("run")["clock"]):
+    if {row.run for row in rows} == {row.run for row in rows if row.clock == "step"}:
         return "The step clock is the engine's own time per output token (TPOT)."
-    if all(missing(value) for value in frame["tpot_ms"]):
+    if all(row.tpot_ms is None for row in rows):
         return "Give --tpot-ms to see the share of the service's time per output token (TPOT)."
     return f"{FORMULAS['share']}; TPOT is the service's time per output token, as given."
 
 
-def _facts(row: pd.Series[Any], group: str) -> list[tuple[str, str]]:
+def _facts(row: Row, group: str) -> list[tuple[str, str]]:
     names = [name for name, column in BY_NAME.items() if column.group == group]
-    names = [name for name in names if name != "clock" and not missing(row[name])]
-    return [(label(name), with_unit(name, row[name])) for name in names]
+    names = [name for name in names if name != "clock" and not missing(row.cell(name))]
+    return [(label(name), with_unit(name, row.cell(name))) for name in names]
 
 
-def _figures(row: pd.Series[Any]) -> Section:
+def _figures(row: Row) -> Section:
     speedup, saved, reduction = intervals(row)
-    rows = [
-        (FORMULAS["baseline"], milliseconds(row["baseline_ms"], " ms"), ""),
-        (FORMULAS["drift"], percent(row["drift_pct"], 2), ""),
-        (FORMULAS["speedup"], ratio(row["speedup"]), speedup),
-        (FORMULAS["saved"], milliseconds(row["saved_ms"], " ms"), saved),
-        (FORMULAS["reduction"], percent(row["reduction_pct"], 1), reduction),
+    figures = [
+        (FORMULAS["baseline"], milliseconds(row.baseline_ms, " ms"), ""),
+        (FORMULAS["drift"], percent(row.drift_pct, 2), ""),
+        (FORMULAS["speedup"], ratio(row.speedup), speedup),
+        (FORMULAS["saved"], milliseconds(row.saved_ms, " ms"), saved),
+        (FORMULAS["reduction"], percent(row.reduction_pct, 1), reduction),
     ]
-    if not missing(row["floor_ns"]) and not missing(row["candidate_ms"]):
-        floor = row["floor_ns"] / 1e6
-        rows.append((FORMULAS["floor"], milliseconds(floor, " ms"), ""))
-        rows.append((FORMULAS["above"], ratio(row["candidate_ms"] / floor), ""))
-    if not missing(row["share_of_tpot_pct"]):
-        rows.append((FORMULAS["share"], percent(row["share_of_tpot_pct"], 2), ""))
+    if row.floor_ns is not None and row.candidate_ms is not None:
+        floor = row.floor_ns / 1e6
+        figures.append((FORMULAS["floor"], milliseconds(floor, " ms"), ""))
+        figures.append((FORMULAS["above"], ratio(row.candidate_ms / floor), ""))
+    if row.share_of_tpot_pct is not None:
+        figures.append((FORMULAS["share"], percent(row.share_of_tpot_pct, 2), ""))
     return Section(
-        title=_CLOCKS.get(str(row["clock"]), str(row["clock"])),
+        title=_CLOCKS.get(row.clock, row.clock),
         header=("figure", "value", "95 % interval"),
-        rows=tuple(rows),
+        rows=tuple(figures),
     )
 
 
-def _verdicts(frame: pd.DataFrame) -> Section:
-    notes = [] if all(missing(value) for value in frame["effect_pct"]) else [FORMULAS["effect"]]
-    if any(verdict == "same" for verdict in frame["verdict"]):
+def _verdicts(rows: Sequence[Row]) -> Section:
+    notes = [] if all(row.effect_pct is None for row in rows) else [FORMULAS["effect"]]
+    if any(row.verdict == "same" for row in rows):
         notes.append(SAME)
-    stopped = STOPPED.get(str(frame["stopped_by"].iloc[0]))
+    stopped = STOPPED.get(rows[0].stopped_by)
     if stopped:
         notes.append(f"The timing ended because {stopped}.")
     return Section(
         "Verdict",
         ("clock", "verdict", "change", CONFIDENT, "margin"),
-        tuple(
-            (str(row["clock"]) or "unknown", said(row), *change(row)) for _, row in frame.iterrows()
-        ),
+        tuple((row.clock or "unknown", said(row), *change(row)) for row in rows),
         left=2,
         notes=tuple(notes),
     )
 
 
-def _blocks(frame: pd.DataFrame) -> Section:
-    rows = tuple(
+def _blocks(rows: Sequence[Row]) -> Section:
+    blocks = tuple(
         (
-            str(row["clock"]) or "unknown",
+            row.clock or "unknown",
             text,
-            *(milliseconds(row[f"{block}{p}_ms"]) for p in ("", "_p5", "_p95", "_p99")),
+            *(milliseconds(row.cell(f"{block}{p}_ms")) for p in ("", "_p5", "_p95", "_p99")),
         )
-        for _, row in frame.iterrows()
+        for row in rows
         for block, text in _BLOCKS.items()
     )
-    rounds = frame["rounds"].iloc[0]
-    over = "" if missing(rounds) or rounds == 1 else f", each the median of {rounds} rounds"
+    rounds = rows[0].rounds
+    over = "" if rounds in (None, 1) else f", each the median of {rounds} rounds"
     return Section(
         title=f"Blocks: ms per step{over}",
         header=("clock", "block", "median", "p5", "p95", "p99"),
-        rows=rows,
+        rows=blocks,
         left=2,
         notes=(MEDIANS,) if over else (),
     )
@@ -157,28 +152,28 @@ def _facts_section(title: str, facts: Iterable[tuple[str, str]]) -> Section:
     return Section(title, notes=(text or "Not stated in the file.",))
 
 
-def verdict_line(row: pd.Series[Any]) -> str:
+def verdict_line(row: Row) -> str:
     """What one row says, in one line."""
     effect, between, _ = change(row)
     why = why_inconclusive(row)
     known = f"; {why}" if why else f" ({between})"
-    return f"{said(row)}: {row['clock']} time changes by {effect}{known}"
+    return f"{said(row)}: {row.clock} time changes by {effect}{known}"
 
 
-def run_sections(frame: pd.DataFrame) -> list[Section]:
-    """Everything about one run, whose clocks are the rows of `frame`."""
-    frame = together(frame)
-    first = frame.iloc[0]
-    names = [str(clock) or "unknown clock" for clock in frame["clock"]]
-    timed = frame[frame["verdict"] != "different"]
-    sections = [_verdicts(timed)] if len(timed) else []
-    sections += notes_section(frame, names)
-    if len(timed):
+def run_sections(rows: Sequence[Row]) -> list[Section]:
+    """Everything about one run, whose clocks are `rows`."""
+    rows = together(rows)
+    first = rows[0]
+    names = [row.clock or "unknown clock" for row in rows]
+    timed = [row for row in rows if row.verdict != "different"]
+    sections = [_verdicts(timed)] if timed else []
+    sections += notes_section(rows, names)
+    if timed:
         sections.append(_blocks(timed))
-        sections.extend(_figures(row) for _, row in timed.iterrows())
+        sections.extend(map(_figures, timed))
         sections[-1] = replace(sections[-1], notes=(NOT_THE_SERVICE, tpot_note(timed)))
-        clocks = tuple(str(clock) or "unknown" for clock in timed["clock"])
-        by_clock = [cumulative(row) for _, row in timed.iterrows()]
+        clocks = tuple(row.clock or "unknown" for row in timed)
+        by_clock = [cumulative(row) for row in timed]
         sections.append(
             Section(
                 "Saved over a whole request, in ms",
@@ -194,7 +189,7 @@ def run_sections(frame: pd.DataFrame) -> list[Section]:
     if state:
         header = ("state", "before", "after")
         sections.append(Section("Machine while it timed", header, state, 3, state_notes(first)))
-    identity = [(label(n), str(first[n])) for n in ("run", "started") if not missing(first[n])]
+    identity = [(label(n), first.cell(n)) for n in ("run", "started") if first.cell(n)]
     settings = [*identity, *_facts(first, "setting")]
     if settings:
         sections.append(_facts_section("Run", settings))

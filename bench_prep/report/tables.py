@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import pandas as pd
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from bench_prep.report.section import Section
 from bench_prep.report.sections import run_sections
+from bench_prep.results.row import Row
 
 _STYLES = {
     "faster": "bold green",
@@ -46,6 +46,6 @@ def render(sections: Sequence[Section]) -> RenderableType:
     return Group(*parts[1:])
 
 
-def result_view(frame: pd.DataFrame) -> RenderableType:
+def result_view(rows: Sequence[Row]) -> RenderableType:
     """What `bench-prep run` shows at its end: one run, all its clocks (rows of `rows.rows`)."""
-    return render(run_sections(frame))
+    return render(run_sections(rows))

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench_prep.measure.statistics import ROUNDS_FOR_INTERVAL, Comparison, compare
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT, Effect, log_ratio, verdict
-from bench_prep.results.schema import BLOCK_COLUMNS, VERDICT_SINCE
+from bench_prep.results.row import BLOCK_COLUMNS, VERDICT_SINCE
 
 #: Rows of ours have nine decimals; in other people's files figures are rounded for reading.
 _OURS, _OTHERS = 1e-4, 1e-2

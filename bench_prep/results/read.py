@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import pandas as pd
+from rich.console import Console
+from rich.progress import track
 
 from bench_prep.errors import UsageError
 from bench_prep.measure.statistics import compare, over_rounds
 from bench_prep.measure.verdict import Verdict, effect_of, log_ratio
 from bench_prep.results.contradictions import contradiction
+from bench_prep.results.raw import raw_table, read_bytes, torn_row
+from bench_prep.results.row import BLOCK_COLUMNS, BY_NAME, READABLE, VERDICT_SINCE, Row
 from bench_prep.results.rows import effect_cells, figure_cells
-from bench_prep.results.schema import (
-    BLOCK_COLUMNS,
-    BY_NAME,
-    READABLE,
-    VERDICT_SINCE,
-    frame_of,
-    parse,
-)
+from bench_prep.results.schema import parse
 
+#: So many rows take a second or more, and it is shown how many are left.
+_MANY_ROWS = 2000
 _VERDICTS = get_args(Verdict)
 _TIMING = {name for name, c in BY_NAME.items() if c.group == "result" and c.kind == "float"}
 
@@ -35,104 +30,6 @@ OTHERS = {
     "serve": "tier",
     "calibrate": "others_busy",
 }
-
-
-@dataclass(frozen=True)
-class RawTable:
-    """A CSV's cells as text. `lines` has the number of the line on which each row starts.
-
-    `torn` is the line of a last row that was certainly not finished: a quote left open, or fewer
-    fields than the header has. `unterminated` is the line of a last row, finished or not, that
-    does not end in a newline. Both are None for a whole file.
-    """
-
-    header: list[str]
-    records: list[list[str]]
-    lines: list[int]
-    torn: int | None
-    unterminated: int | None
-
-
-#: What a pipe gave: it gives nothing a second time.
-_from_pipes: dict[Path, bytes] = {}
-
-
-def read_bytes(path: Path) -> bytes:
-    """The file's content, also a pipe's that was read before.
-
-    Raises:
-        UsageError: no such file, a folder, or a file that cannot be read.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", f"name the files in it: {path}/*.csv")
-    try:
-        if path.exists() and not path.is_file():
-            return _from_pipes.get(path) or _from_pipes.setdefault(path, path.read_bytes())
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", "check the name") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "check the file") from None
-
-
-def raw_table(content: bytes, path: Path) -> RawTable:
-    """The header and rows of a CSV (RFC 4180, UTF-8); blank lines are skipped.
-
-    Raises:
-        UsageError: empty, not a CSV, a repeated column name, or a row before the last one
-            whose number of fields is not the header's.
-    """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise UsageError(f"{path} is not a CSV file", "give a file that bench-prep run wrote")
-    if not text.strip():
-        raise UsageError(f"{path} is empty", "give a file that bench-prep run wrote")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    cells: list[list[str]] = []
-    lines: list[int] = []
-    start = 1
-    torn = None
-    try:
-        for record in reader:
-            if record:
-                cells.append(record)
-                lines.append(start)
-            start = reader.line_num + 1
-    except csv.Error as error:
-        if str(error) != "unexpected end of data":
-            raise UsageError(f"{path}, line {start}: {error}", "correct the line") from None
-        torn = start
-    if not cells:
-        raise UsageError(f"{path} is not a CSV file", "give a file that bench-prep run wrote")
-    header = [name.strip() for name in cells.pop(0)]
-    lines.pop(0)
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise UsageError(f"{path} has two columns '{repeated[0]}'", "rename or remove one")
-    last = torn or (lines[-1] if lines else 1)
-    unterminated = None if text.endswith(("\n", "\r")) else last
-    for record, line in zip(cells, lines, strict=True):
-        if len(record) == len(header):
-            continue
-        if line == lines[-1] and len(record) < len(header):
-            torn = line
-            continue
-        raise UsageError(
-            f"{path}, line {line}: {len(record)} fields where the header has {len(header)}",
-            "correct the line",
-        )
-    return RawTable(header, cells, lines, torn, unterminated)
-
-
-def torn_row(path: Path, line: int) -> UsageError:
-    """The error for a file whose last row was not finished."""
-    return UsageError(
-        f"{path}, line {line}: the last row is torn (cut off before its end)",
-        f"delete line {line}, or complete it and end it with a newline",
-    )
 
 
 def _cells(header: list[str], record: list[str], where: str) -> dict[str, Any]:
@@ -196,12 +93,12 @@ def other_command(path: Path) -> str:
     return next((name for name, column in OTHERS.items() if column in header), "")
 
 
-def load(path: Path) -> pd.DataFrame:
-    """A result CSV as a table with all of `schema.COLUMNS`, then the file's own other columns.
+def load(path: Path) -> list[Row]:
+    """A result CSV as rows, with the file's own other columns as `extra`.
 
     Three columns are enough: `baseline_before_ms`, `candidate_ms`, `baseline_after_ms`. The rest
-    is derived where it is absent, as from one round; what cannot be known stays empty (NA, or ""
-    for texts). Without a `schema` column the row counts as derived and its clock as unknown.
+    is derived where it is absent, as from one round; what cannot be known stays empty. Without a
+    `schema` column the row counts as derived and its clock as unknown.
 
     Raises:
         UsageError: the file and row that cannot be used: no such file, empty, not a CSV, missing
@@ -220,8 +117,17 @@ def load(path: Path) -> pd.DataFrame:
         raise torn_row(path, torn)
     if not raw.records:
         raise UsageError(f"{path} has a header and no rows", "run bench-prep run first")
-    records = []
-    for record, line in zip(raw.records, raw.lines, strict=True):
+    rows = []
+    for record, line in track(
+        list(zip(raw.records, raw.lines, strict=True)),
+        f"reading {path.name}",
+        console=Console(stderr=True, markup=False),
+        disable=len(raw.records) < _MANY_ROWS,
+        transient=True,
+    ):
         where = f"{path}, line {line}"
-        records.append(_derived(_cells(raw.header, record, where), where))
-    return frame_of(records, extra=tuple(name for name in raw.header if name not in BY_NAME))
+        cells = _derived(_cells(raw.header, record, where), where)
+        known = {name: cells.pop(name) for name in BY_NAME if cells.get(name) is not None}
+        extra = {name: str(value) for name, value in cells.items() if name not in BY_NAME}
+        rows.append(Row(**known, extra=extra))
+    return rows

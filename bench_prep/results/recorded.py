@@ -1,12 +1,12 @@
-"""Which vLLM a run of a result file was measured on. Reads the CSV without pandas, for speed."""
+"""Which vLLM a run of a result file was measured on."""
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_prep.errors import UsageError
+from bench_prep.results.raw import raw_table, read_bytes, torn_row
 
 #: The columns that together name an installed vLLM, and its baseline's in a run with `--against`.
 #: The first is `vllm.__version__`.
@@ -38,15 +38,10 @@ def read_recorded(path: Path, run_id: str | None) -> Recorded:
     Raises:
         UsageError: no such file or run, or a file without the proof.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", "check the name") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "give a result CSV") from None
-    if any(None in row or None in row.values() for row in rows):
-        raise UsageError(f"{path} is damaged: a row is torn", "give the file as it was written")
+    raw = raw_table(read_bytes(path), path)
+    if raw.torn is not None:
+        raise torn_row(path, raw.torn)
+    rows = [dict(zip(raw.header, record, strict=True)) for record in raw.records]
     runs = [row for row in rows if row.get("run")]
     if not runs:
         raise UsageError(f"{path} has no run of bench-prep", "give a file that bench-prep wrote")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Any
-
-import pandas as pd
 
 from bench_prep.errors import Inconclusive
 from bench_prep.measure.comparison import judge
@@ -22,7 +21,7 @@ from bench_prep.measure.statistics import (
 from bench_prep.measure.stopping import StoppedBy
 from bench_prep.measure.verdict import Effect, clocks_of
 from bench_prep.results.machine import machine_cells
-from bench_prep.results.schema import VERSION, environment_record, frame_of
+from bench_prep.results.row import VERSION, Row, environment_record
 from bench_prep.settings import OF_WORKTREE, RunSettings
 
 #: Decimals of every number in the table: 1e-9 ms is a millionth of what the clocks resolve.
@@ -84,37 +83,48 @@ def _preempted_pct(rounds: Sequence[Round], clock: Clock) -> float | None:
     return round(100 * (1 - kept / sum(len(block.samples[clock]) for block in blocks)), 3)
 
 
-def rows(
-    settings: RunSettings,
-    rounds: Sequence[Round],
-    *,
-    equal: bool,
-    partial: bool,
-    environment: Mapping[str, Any],
-    run_id: str,
-    started: str,
-    stopped_by: StoppedBy | None = None,
-    slices: int | None = None,
-    spans: Sequence[Span] = (),
-    clock_cost: Mapping[Clock, int] | None = None,
-    floor: Mapping[Clock, int] | None = None,
-    model_config_sha256: str = "",
-) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Measured:
+    """What a run found, of which its rows are made.
+
+    Attributes:
+        environment: any of the environment columns.
+        started: UTC in ISO 8601.
+        slices: interleaved parts of each block.
+        stopped_by: why there were no more rounds.
+        spans: the machine before and after each round.
+        clock_cost, floor: of `clocks.clock_cost` and `clocks.launch_floor`.
+        model_config_sha256: of a whole engine's model.
+    """
+
+    settings: RunSettings
+    rounds: Sequence[Round]
+    environment: Mapping[str, Any]
+    run_id: str
+    started: str
+    equal: bool = True
+    partial: bool = False
+    stopped_by: StoppedBy | None = None
+    slices: int | None = None
+    spans: Sequence[Span] = ()
+    clock_cost: Mapping[Clock, int] = field(default_factory=dict)
+    floor: Mapping[Clock, int] = field(default_factory=dict)
+    model_config_sha256: str = ""
+
+
+def rows(measured: Measured) -> list[Row]:
     """One row per clock that the samples have, in the order host, ready, device.
 
     Medians and percentiles are taken over the steps of a block, then over the rounds that
     count. Where the outputs differ no timing is reported: all time columns stay
-    empty. `environment` holds any of `schema.ENVIRONMENT`; `started` is UTC in ISO 8601; `slices`
-    are the interleaved parts of each block, and `stopped_by` is why there were no more rounds.
-    `spans` are the machine before and after each round, `clock_cost` and `floor` are
-    of `clocks.clock_cost` and `clocks.launch_floor`; `model_config_sha256` is of a whole
-    engine's model.
+    empty.
 
     Raises:
         Inconclusive: every round was left out.
         ValueError: no round, blocks with different clocks, a time that is not above zero, or an
             environment key that is not a column.
     """
+    settings, rounds = measured.settings, measured.rounds
     if not rounds:
         raise ValueError("no finished round: there is nothing to write")
     counted = [one for one in rounds if not one.left_out]
@@ -127,43 +137,50 @@ def rows(
             else "remove the disturbance, or raise --warmup, and run again",
         )
     clocks = clocks_of(counted)
-    common = {
-        "schema": VERSION,
-        "run": run_id,
-        "started": started,
-        "partial": partial,
-        "position": settings.position,
-        "block_sizes": settings.block_sizes_text,
-        "max_model_len": settings.max_model_len,
-        "max_num_reqs": settings.max_num_reqs,
-        "max_num_tokens": settings.max_num_tokens,
-        "mrope": settings.mrope,
-        "prompt_embeds": settings.prompt_embeds,
-        "candidate": settings.candidate,
-        "model_config_sha256": model_config_sha256,
-        "warmup": settings.warmup,
-        "iters": len(counted[0].blocks[0].samples[clocks[0]]),
-        "slices": slices,
-        "margin_pct": settings.margin,
-        "budget_s": None if isinf(settings.method.limit_s) else settings.method.limit_s,
-        "rounds": len(counted),
-        "rounds_left_out": len(rounds) - len(counted),
-        "stopped_by": stopped_by,
-        "tpot_ms": settings.tpot_ms,
-        "equal": equal,
-    } | environment_record(environment)
-    common |= machine_cells(rounds, spans)
-    records = []
+    common = Row(
+        schema=VERSION,
+        run=measured.run_id,
+        started=measured.started,
+        partial=measured.partial,
+        position=settings.position,
+        block_sizes=settings.block_sizes_text,
+        max_model_len=settings.max_model_len,
+        max_num_reqs=settings.max_num_reqs,
+        max_num_tokens=settings.max_num_tokens,
+        mrope=settings.mrope,
+        prompt_embeds=settings.prompt_embeds,
+        candidate=settings.candidate,
+        model_config_sha256=measured.model_config_sha256,
+        warmup=settings.warmup,
+        iters=len(counted[0].blocks[0].samples[clocks[0]]),
+        slices=measured.slices,
+        margin_pct=settings.margin,
+        budget_s=None if isinf(settings.method.limit_s) else settings.method.limit_s,
+        rounds=len(counted),
+        rounds_left_out=len(rounds) - len(counted),
+        stopped_by=measured.stopped_by or "",
+        tpot_ms=settings.tpot_ms,
+        equal=measured.equal,
+        **machine_cells(rounds, measured.spans),
+        **environment_record(measured.environment),
+    )
+    made = []
     for clock in clocks:
         apart = settings.candidate == OF_WORKTREE
-        judged = judge(rounds, clock, settings.margin / 100, equal, apart=apart)
-        record = common | {"clock": clock, "verdict": judged.verdict}
-        record["withheld"] = judged.withheld
-        record["clock_cost_ns"] = (clock_cost or {}).get(clock)
-        record["floor_ns"] = (floor or {}).get(clock)
-        if equal and judged.figures is not None:
-            record |= figure_cells(judged.figures, settings.tpot_ms)
-            record |= effect_cells(judged.effect) | _percentile_cells(counted, clock)
-            record["preempted_pct"] = _preempted_pct(counted, clock)
-        records.append(record)
-    return frame_of(records)
+        judged = judge(rounds, clock, settings.margin / 100, measured.equal, apart=apart)
+        cells: dict[str, Any] = {}
+        if measured.equal and judged.figures is not None:
+            cells = figure_cells(judged.figures, settings.tpot_ms)
+            cells |= effect_cells(judged.effect) | _percentile_cells(counted, clock)
+            cells["preempted_pct"] = _preempted_pct(counted, clock)
+        row = replace(
+            common,
+            clock=clock,
+            verdict=judged.verdict,
+            withheld=judged.withheld or "",
+            clock_cost_ns=measured.clock_cost.get(clock),
+            floor_ns=measured.floor.get(clock),
+            **cells,
+        )
+        made.append(row)
+    return made

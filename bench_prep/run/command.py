@@ -27,8 +27,8 @@ from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.timed_vllm import Source, prove_source, prove_worktrees
 from bench_prep.report.sections import verdict_line
 from bench_prep.report.tables import result_view
-from bench_prep.results.rows import rows
-from bench_prep.results.store import check_writable, store
+from bench_prep.results.rows import Measured, rows
+from bench_prep.results.store import TABLE, store
 from bench_prep.run.progress import Progress, time_candidate, time_worktrees
 from bench_prep.settings import OF_WORKTREE, OUR_CANDIDATE, RunSettings
 from bench_prep.stages import Stages
@@ -41,7 +41,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     Raises:
         BenchPrepError: whatever stops the run, with its exit code and its remedy.
     """
-    check_writable(output)
+    TABLE.check_writable(output)
     require_device(settings.device)
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
@@ -74,29 +74,29 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
             raise
         interrupted = True
     with not_interrupted():
-        frame = rows(
+        measured = Measured(
             settings,
             progress.rounds,
-            equal=True,
+            progress.environment,
+            run_id,
+            started,
             partial=interrupted,
-            environment=progress.environment,
-            run_id=run_id,
-            started=started,
             stopped_by="interrupted" if interrupted else progress.stopped_by,
             slices=progress.slices,
             spans=progress.spans,
             clock_cost=progress.clock_cost,
             floor=progress.floor,
         )
+        found = rows(measured)
         # Neither a disk that fills at the end nor a reader that goes away may cost the other one.
         try:
-            steps = store(output, frame, run_id, progress.rounds)
+            steps = store(output, found, run_id, progress.rounds)
         finally:
-            console.print(result_view(frame))
-    decisive = frame[frame["clock"] == "ready"].iloc[0]
+            console.print(result_view(found))
+    decisive = next(row for row in found if row.clock == "ready")
     console.print()
     stages.passed("verdict", verdict_line(decisive))
     stages.passed("result", f"{output}; every step in {steps}")
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_INCONCLUSIVE if decisive["verdict"] == "inconclusive" else 0
+    return EXIT_INCONCLUSIVE if decisive.verdict == "inconclusive" else 0

@@ -57,7 +57,7 @@ from bench_prep.serve.prompts import (
     synthetic,
     tiers_of,
 )
-from bench_prep.serve.store import FILE, requests_path, requests_text, rows
+from bench_prep.serve.store import TABLE, requests_path, requests_text, rows
 from bench_prep.serve.used import since, tuned_in, unused_reason, usage_of, used_text
 from bench_prep.serve.view import tier_view
 from bench_prep.stages import Stages
@@ -96,7 +96,7 @@ class Comparison:
         self.stages, self.server = Stages(console), server
         self.run_id = uuid.uuid4().hex[:12]
         self.run = _Run()
-        FILE.check_writable(output)
+        TABLE.check_writable(output)
         self.predicted = None if predicted is None else predicted_by(predicted)
         self.config_sha256 = ""
         if load.prompts is not None:
@@ -343,13 +343,10 @@ class Comparison:
                     "predicted_ms": None if predicted.doubt else round(predicted.best, 6),
                     "prediction": told[tier],
                 }
-        frame = rows(self.run.arms, results, self.load.limits, common, of_tier)
-        beside = FILE.append(
-            self.output,
-            frame,
-            requests_path(self.output, self.run_id),
-            requests_text(self.run.arms),
-        )
+        made = rows(self.run.arms, results, self.load.limits, common, of_tier).to_dict("records")
+        requests_file = requests_path(self.output, self.run_id)
+        content = requests_text(self.run.arms)
+        TABLE.keep(self.output, made, self.run_id, requests_file, content)
         if not partial and shown:
             for tier in self.run.prompts:
                 found = {arm: tiers[tier] for arm, tiers in self.run.arms.items()}
@@ -357,7 +354,7 @@ class Comparison:
                 if tier in told and predicted is not None:
                     text = _told(predicted, results[tier], told[tier])
                     self.console.print(text, markup=False, highlight=False)
-        self.stages.passed("result", f"{self.output}; every request in {beside}")
+        self.stages.passed("result", f"{self.output}; every request in {requests_file}")
 
 
 def _steps(answers: dict[str, Answers]) -> int:

@@ -7,13 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from bench_prep.errors import UsageError
-from bench_prep.report.cells import missing
-from bench_prep.results.read import other_command
-from bench_prep.results.schema import BLOCK_COLUMNS
-from bench_prep.results.store import load
+from bench_prep.results.read import load, other_command
+from bench_prep.results.row import Row
 from bench_prep.serve.figures import Judged
 from bench_prep.settings import AS_PLUGIN, OUR_CANDIDATE
 
@@ -76,33 +72,33 @@ def predicted_by(path: Path) -> Predicted:
     """
     if path.is_file() and (other := other_command(path)):
         raise UsageError(f"{path} is of bench-prep {other}", _GIVE)
-    frame = load(path)
-    hosts = frame[frame["clock"] == "host"]
-    if hosts.empty:
+    rows = load(path)
+    hosts = [row for row in rows if row.clock == "host"]
+    if not hosts:
         raise UsageError(f"{path} has no row of the host's clock", _GIVE)
-    host = hosts.iloc[-1]
-    if host["candidate"] not in (OUR_CANDIDATE, AS_PLUGIN):
+    host = hosts[-1]
+    if host.candidate not in (OUR_CANDIDATE, AS_PLUGIN):
         raise UsageError(f"the last run of {path} is not of the fast path", _GIVE)
     host_ms = _saved(host)
-    if missing(host["equal"]) or not host["equal"] or host_ms is None:
+    if not host.equal or host_ms is None:
         raise UsageError(f"the last run of {path} has no saving with equal outputs", _GIVE)
-    steps = frame[(frame["clock"] == "step") & (frame["run"] == host["run"]) & (frame["run"] != "")]
-    step = None if steps.empty else steps.iloc[-1]
-    said = "" if host["verdict"] == "faster" else f", {host['verdict'] or 'without a verdict'}"
+    steps = [row for row in rows if row.clock == "step" and row.run == host.run and row.run]
+    step = steps[-1] if steps else None
+    said = "" if host.verdict == "faster" else f", {host.verdict or 'without a verdict'}"
     return Predicted(
         host_ms,
         None if step is None else _saved(step),
-        f"{path.name}, run {host['run'] or 'unknown'}{said}",
-        "" if step is None else str(step["model_config_sha256"]),
-        (str(host["device_name"]), str(host["vllm_version"])),
+        f"{path.name}, run {host.run or 'unknown'}{said}",
+        "" if step is None else step.model_config_sha256,
+        (host.device_name, host.vllm_version),
     )
 
 
-def _saved(row: pd.Series[Any]) -> float | None:
-    before, candidate, after = (row[name] for name in BLOCK_COLUMNS)
-    if any(missing(value) for value in (before, candidate, after)):
+def _saved(row: Row) -> float | None:
+    before, candidate, after = row.baseline_before_ms, row.candidate_ms, row.baseline_after_ms
+    if before is None or candidate is None or after is None:
         return None
-    return float((before + after) / 2 - candidate)
+    return (before + after) / 2 - candidate
 
 
 def prediction(predicted: Predicted, measured: Judged, doubt: str = "") -> str:

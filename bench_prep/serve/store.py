@@ -12,33 +12,67 @@ from typing import Any
 
 import pandas as pd
 
-from bench_prep.results.rows_file import RowsFile
-from bench_prep.results.schema import ENVIRONMENT
+from bench_prep.results.row import SHARED_ENVIRONMENT, columns_named
+from bench_prep.results.schema import described, require_columns
+from bench_prep.results.table import Table
 from bench_prep.serve.answers import ARMS, Answer, Answers, percentiles_ms, tokens_per_s
 from bench_prep.serve.figures import METRICS, Judged, Limits, TierResult, correct, together
 
-SCHEMA = 2
-SETTINGS = (
-    "model", "url", "requests", "output_tokens", "max_model_len", "margin_pct",
-    "sla_ttft_ms", "sla_tpot_ms",
-)  # fmt: skip
 #: Of one arm: `baseline_before_ms` is the median.
 OF_METRIC = ("ms", "p95_ms", "p99_ms")
-OF_ARM = ("tokens", "tokens_per_s", "together_pct", "sla_met", "correct", "others_busy")
-JUDGED = (
-    "drift_pct", "speedup", "reduction_pct", "saved_ms", "saved_low_ms", "saved_high_ms",
-    "effect_pct", "effect_low_pct", "effect_high_pct", "verdict", "refused",
-)  # fmt: skip
-OF_TIER = (
-    "equal", "first_difference", "baselines_differ", "logprob_difference",
-    "baselines_logprob_difference", "lengths", "decode_steps", "dispatched", "not_used",
-    "predicted_ms", "prediction",
-)  # fmt: skip
+_ARMS = ",".join(f"{arm}_{{0}}" for arm in ARMS)
+_SERVICE = described(
+    "setting",
+    """
+    model text - that is served
+    url text - of a server that was there already
+    requests int requests of each tier
+    output_tokens int tokens of each answer, at most
+    """,
+)
+_LIMITS = described(
+    "setting",
+    """
+    sla_ttft_ms,sla_tpot_ms float ms the service level
+    """,
+)
+_TIER = described(
+    "result",
+    """
+    tier text tokens lengths of its prompts
+    metric text - ttft, tpot, itl or latency
+    """
+    + "".join(f"{_ARMS.format(name)} float ms of each arm\n" for name in OF_METRIC)
+    + f"""
+    drift_pct float % between the two baselines
+    speedup float ratio baseline / candidate
+    reduction_pct float % 1 - candidate / baseline
+    saved_ms,saved_low_ms,saved_high_ms float ms mean of the baselines - candidate, its interval
+    effect_pct,effect_low_pct,effect_high_pct float % the change, with its 99.8 % interval
+    verdict text - faster, slower, same, inconclusive or different
+    refused text - why the interval's verdict is none
+    {_ARMS.format("tokens")} int tokens generated
+    {_ARMS.format("tokens_per_s")} float 1/s generated
+    {_ARMS.format("together_pct")} float % tokens that came with others
+    {_ARMS.format("sla_met")} int requests within the service level
+    {_ARMS.format("correct")} int requests with the exact answer
+    {_ARMS.format("others_busy")} float processors that other work kept busy
+    equal bool - the answers are identical, token by token
+    first_difference,baselines_differ text - where they are not
+    logprob_difference,baselines_logprob_difference float - the largest one
+    lengths text - how long the answers are
+    decode_steps,dispatched int steps of the servers, and of the fast path
+    not_used text - why the fast path was not used
+    predicted_ms float ms what another result says that a token saves
+    prediction text - whether it agrees
+    """,
+)
+_PARTIAL = described("identity", "problem text - what ended the comparison early")
 COLUMNS = (
-    "schema", "run", "started", "partial", "problem", *SETTINGS, "tier", "metric",
-    *(f"{arm}_{name}" for name in OF_METRIC for arm in ARMS), *JUDGED,
-    *(f"{arm}_{name}" for name in OF_ARM for arm in ARMS), *OF_TIER, *ENVIRONMENT,
+    *columns_named("schema", "run", "started", "partial"), *_PARTIAL, *_SERVICE,
+    *columns_named("max_model_len", "margin_pct"), *_LIMITS, *_TIER, *SHARED_ENVIRONMENT,
 )  # fmt: skip
+TABLE = Table("bench-prep serve", COLUMNS, 2)
 
 #: Arm -> tier -> answers; an arm that was not finished is not there.
 Arms = Mapping[str, Mapping[str, Answers]]
@@ -62,7 +96,7 @@ def rows(
     tiers = dict.fromkeys(tier for found in arms.values() for tier in found)
     for tier in tiers:
         result = results.get(tier)
-        shared = {"schema": SCHEMA, **common, "tier": tier}
+        shared = {"schema": TABLE.version, **common, "tier": tier}
         if result is not None:
             shared |= {
                 "equal": not result.difference and not result.unstable,
@@ -86,9 +120,8 @@ def rows(
             if result is not None and metric in result.metrics:
                 cells |= judged_cells(result.metrics[metric])
             made.append(cells | of_tier.get(metric, {}).get(tier, {}))
-    if unknown := sorted({name for one in made for name in one} - set(COLUMNS)):
-        raise ValueError(f"not columns: {', '.join(unknown)}")
-    return pd.DataFrame(made, columns=list(COLUMNS))
+    require_columns({name for one in made for name in one}, COLUMNS)
+    return pd.DataFrame(made, columns=list(TABLE.names))
 
 
 def values_of(metric: str, answers: tuple[Answer, ...]) -> list[float]:
@@ -110,7 +143,7 @@ def _arm_cells(arm: str, answers: tuple[Answer, ...], limits: Limits) -> dict[st
 
 
 def judged_cells(judged: Judged) -> dict[str, Any]:
-    """The columns `JUDGED`."""
+    """The columns of a metric's verdict."""
     effect, figures = judged.effect, judged.figures
 
     def pct(value: float | None) -> float | None:
@@ -149,6 +182,3 @@ def requests_text(arms: Arms) -> bytes:
                 record["logprobs"] = [v if math.isfinite(v) else None for v in one.logprobs]
                 lines.append(json.dumps(record) + "\n")
     return gzip.compress("".join(lines).encode(), mtime=0)
-
-
-FILE = RowsFile("bench-prep serve", COLUMNS, SCHEMA)

@@ -30,7 +30,7 @@ from bench_prep.steps.frames import arm_of, blocked, frames_of
 from bench_prep.steps.parts import FOLDER, RECORDERS
 from bench_prep.steps.recorder import CAPACITY, read_recording
 from bench_prep.steps.result import result_of
-from bench_prep.steps.store import FILE, rows, trace_path
+from bench_prep.steps.store import TABLE, rows, trace_path
 from bench_prep.steps.stretches import Stretch
 from bench_prep.steps.view import view
 
@@ -133,7 +133,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         BenchPrepError: whatever stops it; then nothing is written.
     """
     work.check()
-    FILE.check_writable(output)
+    TABLE.check_writable(output)
     begun = begin("steps", device, console)
     stages = begun.stages
     told = _Told()
@@ -206,13 +206,14 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
         },
     )
     trace = chrome_trace(shown, recordings, {"command": command, "run": begun.run_id})
-    beside = FILE.append(output, frame, trace_path(output, begun.run_id), trace)
+    trace_file = trace_path(output, begun.run_id)
+    TABLE.keep(output, frame.to_dict("records"), begun.run_id, trace_file, trace)
     console.print(view(found))
     if not told.profiled:
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")
     elif any(arm.device is None for arm in arms):
         stages.passed("", "the profiler saw no work of the device in these steps: not known")
-    stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {beside}")
+    stages.passed("result", f"{output}; the steps for ui.perfetto.dev in {trace_file}")
     return EXIT_INCONCLUSIVE if found.inconclusive else 0
 
 

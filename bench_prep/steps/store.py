@@ -9,36 +9,62 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench_prep.results.rows_file import RowsFile
-from bench_prep.results.schema import ENVIRONMENT
+from bench_prep.results.row import SHARED_ENVIRONMENT, columns_named
+from bench_prep.results.schema import described, require_columns
+from bench_prep.results.table import Table
 from bench_prep.steps.frames import WORK, Arm, Part
 from bench_prep.steps.limits import device_parts, most_saved, waiting
 from bench_prep.steps.result import Found
 
-SCHEMA = 1
 _US = 1000.0
 #: The row of whole steps, with the probes and without, and what the device does not do.
 STEP, PLAIN, IDLE = "step", "step without probes", "idle"
-#: Times are in microseconds, `_pct` columns in per cent of the step with the probes.
-FIGURES = (
-    "steps", "median_us", "p5_us", "p95_us", "share_pct", "most_saved_us", "most_saved_pct",
-)  # fmt: skip
-OF_ARM = (
-    "records_per_step", "record_ns", "probe_cost_counted_pct", "probe_cost_pct",
-    "probe_cost_low_pct", "probe_cost_high_pct", "waits",
-)  # fmt: skip
-OF_RUN = (
-    "prompt_tokens", "max_model_len", "eager", "rounds", "stretch", "effect_pct",
-    "effect_low_pct", "effect_high_pct", "verdict",
-)  # fmt: skip
+_MODEL = described("setting", "model text - of which the engine is")
+_WORK = described(
+    "setting",
+    """
+    prompt_tokens int tokens of the request
+    max_model_len int tokens longest request of the engine
+    eager bool - without compilation and CUDA graphs
+    rounds int rounds that are recorded
+    stretch int steps of each stretch
+    """,
+)
+_CHANGE = described(
+    "result",
+    """
+    effect_pct,effect_low_pct,effect_high_pct float % by the fast path, with its 99.8 % interval
+    verdict text - faster, slower, same or inconclusive
+    """,
+)
+_PART = described(
+    "result",
+    """
+    arm text - which preparation the steps have
+    part text - of the step
+    where text - on which thread, process or device it is
+    kind text - work or wait
+    steps int steps of which the times are
+    median_us,p5_us,p95_us float us of the part in each of them
+    share_pct float % the median's, of the step with the probes
+    most_saved_us float us what the step loses at most if the part takes no time
+    most_saved_pct float % the same, of the step with the probes
+    records_per_step float - of the probes
+    record_ns float ns what one record costs
+    probe_cost_counted_pct float % of the step: the records' cost
+    probe_cost_pct,probe_cost_low_pct,probe_cost_high_pct float % steps with probes against others
+    waits text - who waits for whom
+    """,
+)
 COLUMNS = (
-    "schema", "run", "started", "model", *OF_RUN, "arm", "part", "where", "kind", *FIGURES,
-    *OF_ARM, *ENVIRONMENT,
+    *columns_named("schema", "run", "started"), *_MODEL, *_WORK, *_CHANGE, *_PART,
+    *SHARED_ENVIRONMENT,
 )  # fmt: skip
+TABLE = Table("bench-prep steps", COLUMNS, 1)
 
 
 def figures(arm: Arm, part: Part, most: float | None) -> dict[str, Any]:
-    """The columns `FIGURES` of one part."""
+    """The columns of one part's times."""
     p5, median, p95 = (float(value) for value in np.percentile(part.times, [5, 50, 95]))
     return {
         "steps": len(part.times),
@@ -70,13 +96,12 @@ def rows(found: Found, common: Mapping[str, Any]) -> pd.DataFrame:
     Raises:
         ValueError: `common` has a column that is not one of `COLUMNS`.
     """
-    if unknown := sorted(set(common) - set(COLUMNS)):
-        raise ValueError(f"not columns: {', '.join(unknown)}")
+    require_columns(common, COLUMNS)
 
     def pct(value: float | None) -> float | None:
         return None if value is None else round(100 * value, 3)
 
-    shared = {"schema": SCHEMA, **common}
+    shared = {"schema": TABLE.version, **common}
     if found.change is not None:
         effect = found.change.effect
         shared |= {
@@ -101,12 +126,9 @@ def rows(found: Found, common: Mapping[str, Any]) -> pd.DataFrame:
         for part, most in parts_of(arm):
             of_part = {"part": part.name, "where": part.where, "kind": part.kind}
             made.append(shared | of_arm | of_part | figures(arm, part, most))
-    return pd.DataFrame(made, columns=list(COLUMNS))
+    return pd.DataFrame(made, columns=list(TABLE.names))
 
 
 def trace_path(path: Path, run_id: str) -> Path:
     """Where the trace of a run goes: beside its CSV, with the run in the name."""
     return path.with_name(f"{path.stem}.{run_id}.trace.json")
-
-
-FILE = RowsFile("bench-prep steps", COLUMNS, SCHEMA)

@@ -31,7 +31,7 @@ from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.sweep.axes import AXES, LEAST_POINTS, MOST_POINTS, Point, points_of
 from bench_prep.sweep.figure import can_draw, require_matplotlib, svg
-from bench_prep.sweep.store import FILE, load, rows
+from bench_prep.sweep.store import TABLE, load, rows
 from bench_prep.sweep.view import is_inconclusive, view
 
 
@@ -95,7 +95,7 @@ def sweep(work: Sweep, source: Source, output: Path, figure: Path | None, consol
         BenchPrepError: whatever stops it; then nothing is written.
     """
     work.check()
-    FILE.check_writable(output)
+    TABLE.check_writable(output)
     if figure is not None:
         require_matplotlib()
     elif can_draw():
@@ -196,12 +196,10 @@ def show(path: Path, run: str | None, figure: Path | None, console: Console) -> 
 
 
 def _store(output: Path, frame: pd.DataFrame, figure: Path | None, stages: Stages) -> None:
-    if figure is None:
-        FILE.add(output, frame)
-        stages.passed("result", f"{output}; no figure, because matplotlib is not installed")
-        return
-    FILE.append(output, frame, figure, svg(frame))
-    stages.passed("result", f"{output}; its figure is {figure}")
+    content = b"" if figure is None else svg(frame)
+    TABLE.keep(output, frame.to_dict("records"), str(frame["run"].iloc[0]), figure, content)
+    about = "no figure, because matplotlib is not installed"
+    stages.passed("result", f"{output}; {f'its figure is {figure}' if figure else about}")
 
 
 def _write(path: Path, frame: pd.DataFrame) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,41 +15,54 @@ from bench_prep.measure.comparison import judge
 from bench_prep.measure.records import Clock, Round
 from bench_prep.measure.statistics import Figure, median_figure
 from bench_prep.measure.verdict import clocks_of
-from bench_prep.results.rows_file import RowsFile
-from bench_prep.results.schema import ENVIRONMENT
+from bench_prep.results.row import SHARED_ENVIRONMENT, columns_named
+from bench_prep.results.schema import described, require_columns
+from bench_prep.results.table import Table
 from bench_prep.sweep.axes import AXES, Point
 from bench_prep.sweep.growth import Growth, growth_of
 from bench_prep.sweep.laps import ARMS, lap_times_us
 
-SCHEMA = 1
 SETTINGS = (
     "position", "block_sizes", "max_model_len", "max_num_reqs", "max_num_tokens", "mrope",
     "prompt_embeds", "candidate",
 )  # fmt: skip
-OF_RUN = ("margin_pct", "budget_s", "points", "stopped_by")
-#: Of a point on one clock. Times are of a step, in microseconds: medians over laps with their 95 %
-#: intervals; `lap_times_us` has each lap's, `-` where it does not count. Speedups are of the point.
-OF_POINT = (
-    "left_out", "laps", "laps_left_out", "steps", "time_us", "low_us", "high_us", "lap_times_us",
-    "preempted_pct", "clock_cost_ns", "speedup", "speedup_low", "speedup_high", "verdict",
-)  # fmt: skip
-#: Of an arm along its axis, the same in all its rows (`growth.Growth`).
-OF_ARM = (
-    "growth", "fastest", "slowest", "ratio", "ratio_low", "ratio_high", "within_pct",
-)  # fmt: skip
+#: Of a point on one clock; then of an arm along its axis, the same in all its rows.
+_FIGURES = described(
+    "result",
+    """
+    left_out text - why the point has no times
+    laps,laps_left_out int laps that count, and others
+    steps int steps of each slice of a lap
+    time_us,low_us,high_us float us of a step: the median over laps, and its 95 % interval
+    lap_times_us text us each lap's, `-` where it does not count
+    preempted_pct float % steps from which the kernel took the processor
+    clock_cost_ns int ns what the clock shows of an empty step
+    speedup,speedup_low,speedup_high float ratio of the point, with its 95 % interval
+    verdict text - of the point: faster, slower, same or inconclusive
+    growth text - flat, grows, falls or inconclusive
+    fastest,slowest int - the two values of the axis between which the time grows most
+    ratio,ratio_low,ratio_high float ratio of these two, with its interval for all pairs together
+    within_pct float % all points' times are so close together
+    """,
+)
+_IDENTITY = described(
+    "identity",
+    """
+    axis text - what is varied
+    value int - of the axis, at this point
+    arm text - baseline or candidate; empty where the point was left out
+    """,
+)
+_RUN = described("setting", "points int points of each axis")
 COLUMNS = (
-    "schema", "run", "started", "axis", "value", "arm", "clock", *OF_POINT, *OF_ARM, *OF_RUN,
-    *SETTINGS, *ENVIRONMENT,
+    *columns_named("schema", "run", "started"), *_IDENTITY, *columns_named("clock"), *_FIGURES,
+    *columns_named("margin_pct", "budget_s"), *_RUN, *columns_named("stopped_by", *SETTINGS),
+    *SHARED_ENVIRONMENT,
 )  # fmt: skip
 #: `lap_times_us` have three decimals.
 _NONE = "-"
-#: Columns that are texts whatever is in them.
-_TEXTS = (
-    "run", "started", "axis", "arm", "clock", "left_out", "lap_times_us", "verdict", "growth",
-    "stopped_by", "block_sizes", "candidate", "device_name", "driver", "platform", "cpu_model",
-    "vllm_version", "torch_version", "fastpath_sha256", "command",
-)  # fmt: skip
-FILE = RowsFile("bench-prep sweep", COLUMNS, SCHEMA)
+_TEXTS = [column.name for column in COLUMNS if column.kind == "text"]
+TABLE = Table("bench-prep sweep", COLUMNS, 1)
 
 
 def rows(
@@ -82,18 +94,22 @@ def rows(
         point = row.pop("point")
         settings = {name: getattr(point.settings, name) for name in SETTINGS}
         settings["block_sizes"] = point.settings.block_sizes_text
-        shared = {"schema": SCHEMA, "margin_pct": round(100 * margin, 6), **common}
+        shared = {"schema": TABLE.version, "margin_pct": round(100 * margin, 6), **common}
         row |= shared | settings | {"axis": point.axis, "value": point.value}
         row |= of_point.get(point, {})
-    if unknown := sorted({name for row in made for name in row} - set(COLUMNS)):
-        raise ValueError(f"not columns: {', '.join(unknown)}")
-    frame = pd.DataFrame(made, columns=list(COLUMNS))
-    frame[list(_TEXTS)] = frame[list(_TEXTS)].astype(object).fillna("")
+    require_columns({name for row in made for name in row}, COLUMNS)
+    frame = _frame(made)
     # What the file has is what is judged, so that whoever reads it finds the same.
     for axis, arm, name_of_clock in groups(frame):
         index = _rows_of(frame, axis, arm, name_of_clock).index
         for name, value in _columns(growth_in(frame.loc[index], margin)).items():
             frame.loc[index, name] = value
+    return frame
+
+
+def _frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(records, columns=list(TABLE.names))
+    frame[_TEXTS] = frame[_TEXTS].astype(object).fillna("")
     return frame
 
 
@@ -196,20 +212,9 @@ def load(path: Path, run: str | None = None) -> pd.DataFrame:
         UsageError: no such file, something else, no such run, or a growth that its laps do not
             show.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        if not text.endswith("\n"):
-            raise ValueError("its last row is torn")
-        frame = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str))
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}", "give the CSV of bench-prep sweep") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "give another file") from None
-    if tuple(frame.columns) != COLUMNS or not len(frame) or not (frame["schema"] == SCHEMA).all():
-        raise UsageError(
-            f"{path} is no CSV of bench-prep sweep, schema {SCHEMA}", "give another file"
-        )
-    frame[list(_TEXTS)] = frame[list(_TEXTS)].fillna("")
+    frame = _frame(TABLE.records(path))
+    if frame.empty:
+        raise UsageError(f"{path} is no CSV of bench-prep sweep with rows", "give another file")
     known = list(dict.fromkeys(frame["run"]))
     if run is not None and run not in known:
         raise UsageError(f"--run: {path} has no run {run}", f"runs: {', '.join(known)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench_prep.child.device import has_device
-from bench_prep.results.store import RESERVE_BYTES
+from bench_prep.results.table import RESERVE_BYTES
 
 from .conftest import SHORT, Bench, interrupted
 from .results import write_run

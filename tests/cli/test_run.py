@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench_prep.results.schema import NAMES
-from bench_prep.results.store import load
+from bench_prep.results.row import NAMES
+from tests.results.frames import load
 
 from .conftest import SHORT, Bench, Done, interrupted
 

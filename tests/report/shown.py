@@ -8,11 +8,31 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from bench_prep.report.overview import report_sections, run_report
+from bench_prep.report import overview, tables
+from bench_prep.report.markdown import markdown as as_markdown
+from bench_prep.report.overview import run_report
+from bench_prep.report.tables import render
+from tests.results.frames import all_rows
 
 PUBLISHED = (
     "baseline_before_ms,candidate_ms,baseline_after_ms,tpot_ms\n0.259076,0.101048,0.258436,45\n"
 )
+
+
+def report_sections(frames):
+    return overview.report_sections(all_rows(frames))
+
+
+def render_report(frames):
+    return render(report_sections(frames))
+
+
+def report_markdown(frames):
+    return as_markdown(report_sections(frames))
+
+
+def result_view(frame):
+    return tables.result_view(all_rows([frame]))
 
 
 def printed(renderable, width: int = 80) -> str:

@@ -20,13 +20,13 @@ from bench_prep.report.machine import (
     state_notes,
     state_rows,
 )
-from bench_prep.report.overview import report_markdown
 from bench_prep.results.contradictions import contradiction
 from bench_prep.results.machine import machine_cells
-from bench_prep.results.read import load
-from bench_prep.results.rows import rows
-from bench_prep.results.store import append, write_steps
+from bench_prep.results.row import Row
+from bench_prep.results.rows import Measured, rows
 from bench_prep.settings import RunSettings
+from tests.report.shown import report_markdown
+from tests.results.frames import append, frame_of, load, rows_of, write_steps
 
 MakeFrame = Callable[..., pd.DataFrame]
 
@@ -39,10 +39,8 @@ def timed(left_out: str = "") -> Round:
     return Round((one, two, three), left_out)
 
 
-def row(rounds: list[Round], spans: list[Span], **cells: Any) -> pd.Series[Any]:
-    empty = dict.fromkeys(("doubts", "unknown_state", "machine_state"), "")
-    empty |= dict.fromkeys(("clock_cost_ns", "preempted_pct", "baseline_ms", "candidate_ms"), pd.NA)
-    return pd.Series(empty | machine_cells(rounds, spans) | cells)
+def row(rounds: list[Round], spans: list[Span], **cells: Any) -> Row:
+    return Row(**machine_cells(rounds, spans) | cells)
 
 
 def which(flags: Iterable[bool]) -> str:
@@ -92,7 +90,7 @@ def test_a_device_is_shown_and_what_it_does_not_tell_is_unknown() -> None:
 def test_this_machine_is_shown() -> None:
     found = row([timed()], [Span(read_state(), read_state())])
     assert len(state_rows(found)) == 7
-    assert "\n" not in found["machine_state"]
+    assert "\n" not in found.machine_state
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"before": 1, "after": 2}', "[]"])
@@ -111,13 +109,11 @@ def test_nothing_doubtful_is_said_only_of_what_could_be_read() -> None:
 
 
 def test_each_doubt_is_one_warning_with_its_rows() -> None:
-    frame = pd.DataFrame(
-        [
-            row([timed()], [Span(BEFORE, BEFORE)]),
-            row([timed("loud in candidate"), timed()], [Span(AFTER, AFTER)]),
-        ]
-    )
-    assert machine_warnings(frame, which) == [
+    rows = [
+        row([timed()], [Span(BEFORE, BEFORE)]),
+        row([timed("loud in candidate"), timed()], [Span(AFTER, AFTER)]),
+    ]
+    assert machine_warnings(rows, which) == [
         "Left out and not counted, whatever their times: loud in candidate (1 round) (1).",
         "Doubtful: the timing process was slowed by a, b (run without it) (1).",
         "Doubtful: the timing process was slowed by c (run without it) (1).",
@@ -126,7 +122,7 @@ def test_each_doubt_is_one_warning_with_its_rows() -> None:
     ]
 
 
-@pytest.mark.parametrize(("cost", "share"), [(pd.NA, 0.0), (5, 0.005), (20, 0.02)])
+@pytest.mark.parametrize(("cost", "share"), [(None, 0.0), (5, 0.005), (20, 0.02)])
 def test_the_clock_is_mentioned_where_it_costs_more_than_a_small_share(
     cost: Any, share: float
 ) -> None:
@@ -139,7 +135,7 @@ def test_the_clock_is_mentioned_where_it_costs_more_than_a_small_share(
     }
     one = row([timed()], [], **times)
     assert clock_share(one) == pytest.approx(share)
-    said = machine_warnings(pd.DataFrame([one]), which)
+    said = machine_warnings([one], which)
     assert said == (
         ["The clock alone takes 20 ns of each time, 2.0 % of the shorter one."]
         if share > 0.01
@@ -157,18 +153,17 @@ class TestRows:
         def make(counted: int, left_out: int, why: str = "hot; loud") -> pd.DataFrame:
             left = replace(make_round(), left_out=why)
             rounds = [make_round()] * counted + [left] * left_out
-            return rows(
+            measured = Measured(
                 RunSettings(),
                 rounds,
-                equal=True,
-                partial=False,
-                environment={},
-                run_id="run",
-                started="2025-01-01T00:00:00Z",
+                {},
+                "run",
+                "2025-01-01T00:00:00Z",
                 spans=[Span(BEFORE, AFTER)] * len(rounds),
                 clock_cost={"host": 70, "ready": 5000},
                 floor={"host": 3000, "ready": 10000},
             )
+            return frame_of(rows(measured))
 
         return make
 
@@ -180,7 +175,7 @@ class TestRows:
         assert list(loaded["floor_ns"]) == [3000, 10000]
         assert (first["rounds"], first["rounds_left_out"]) == (10, 2)
         assert first["left_out_because"] == "hot (2 rounds); loud (2 rounds)"
-        assert len(state_rows(first)) == 7
+        assert len(state_rows(rows_of(loaded)[0])) == 7
         text = report_markdown([loaded])
         assert "floor = one launch of a tiny kernel" in text and "0.010000 ms" in text
         assert "Machine while it timed" in text
@@ -204,7 +199,7 @@ class TestRows:
     ) -> None:
         made = frame(10, left_out)
         assert set(made["verdict"]) == {verdict}
-        assert contradiction(made.iloc[0].dropna().to_dict()) is None
+        assert contradiction(vars(rows_of(made)[0])) is None
         said = "11 rounds were left out, more than the 10 rounds counted"
         assert (said in report_markdown([made])) == (verdict == "inconclusive")
 
@@ -216,10 +211,10 @@ class TestRows:
         assert "taskset -c NUMBERS" in raised.value.remedy
 
 
-@pytest.mark.parametrize(("share", "said"), [(float("nan"), 0), (0.9, 0), (12.3, 1)])
+@pytest.mark.parametrize(("share", "said"), [(None, 0), (0.9, 0), (12.3, 1)])
 def test_preempted_steps_are_mentioned(share: float, said: int) -> None:
     one = row([timed()], [], clock="host", preempted_pct=share)
-    found = machine_warnings(pd.DataFrame([one]), which)
+    found = machine_warnings([one], which)
     assert len(found) == said
     assert all(text.startswith("In 12 % of the timed steps other programs") for text in found)
     assert all("taskset -c NUMBERS" in text for text in found)
@@ -227,7 +222,7 @@ def test_preempted_steps_are_mentioned(share: float, said: int) -> None:
 
 def test_preempted_rounds_come_with_what_to_do() -> None:
     why = "most steps were preempted in candidate"
-    found = machine_warnings(pd.DataFrame([row([timed(), timed(why)], [], clock="host")]), which)
+    found = machine_warnings([row([timed(), timed(why)], [], clock="host")], which)
     assert [text.partition(":")[0] for text in found] == [
         "Left out and not counted, whatever their times",
         "What to do about preempted rounds",

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from bench_prep.errors import UsageError
-from bench_prep.report.overview import render_report, run_report
+from bench_prep.report.overview import run_report
 from bench_prep.report.sections import NOT_THE_SERVICE
-from bench_prep.results.store import append
-from bench_prep.serve.store import COLUMNS as SERVED
-from tests.report.shown import PUBLISHED, printed, report, runs, section, words
+from bench_prep.serve.store import TABLE as SERVED
+from tests.report.shown import PUBLISHED, printed, render_report, report, runs, section, words
+from tests.results.frames import append
 
 
 def test_rows_are_sorted_by_numbers_and_labelled_by_differences(make_frame) -> None:
@@ -138,7 +138,11 @@ def test_rows_of_another_command_are_named_and_left_out(tmp_path, make_frame, ca
     result, served = tmp_path / "run.csv", tmp_path / "serve.csv"
     swept = Path(__file__).resolve().parents[2] / "results" / "sweep-cpu-0.32.0.csv"
     make_frame("a").to_csv(result, index=False)
-    row = dict.fromkeys(SERVED, "") | {"schema": 1, "tier": "16-32", "baseline_before_ms": 1.5}
+    row = dict.fromkeys(SERVED.names, "") | {
+        "schema": 1,
+        "tier": "16-32",
+        "baseline_before_ms": 1.5,
+    }
     pd.DataFrame([row]).to_csv(served, index=False)
     out = io.StringIO()
     run_report([swept, result, served], False, Console(file=out, width=200))

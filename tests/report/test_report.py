@@ -15,11 +15,21 @@ from rich.console import Console
 
 from bench_prep.errors import UsageError
 from bench_prep.report.cells import OUTPUT_TOKENS
-from bench_prep.report.overview import render_report, report_markdown, report_sections, run_report
+from bench_prep.report.overview import run_report
 from bench_prep.report.sections import NOT_THE_SERVICE
-from bench_prep.report.tables import result_view
-from bench_prep.results.store import append
-from tests.report.shown import PUBLISHED, printed, report, runs, section, words
+from tests.report.shown import (
+    PUBLISHED,
+    printed,
+    render_report,
+    report,
+    report_markdown,
+    report_sections,
+    result_view,
+    runs,
+    section,
+    words,
+)
+from tests.results.frames import append
 
 #: Ten medians of a candidate whose baseline takes 100,000 ns.
 SCATTERED = (98_000, 99_000, *range(100_000, 108_000, 1000))

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from bench_prep.measure.records import ARMS, Block, Clock, Round
-from bench_prep.results.rows import rows
+from bench_prep.results.rows import Measured, rows
 from bench_prep.settings import RunSettings
+from tests.results.frames import frame_of
 
 PUBLISHED_NS = (259_076, 101_048, 258_436)
 
@@ -54,14 +55,15 @@ def make_frame() -> Callable[..., pd.DataFrame]:
     ) -> pd.DataFrame:
         if environment is None:
             environment = {"compared": True, "device_name": "test device"}
-        return rows(
+        measured = Measured(
             RunSettings(**settings),
             rounds or [round_of()],
+            environment,
+            run,
+            started,
             equal=equal,
             partial=partial,
-            environment=environment,
-            run_id=run,
-            started=started,
         )
+        return frame_of(rows(measured))
 
     return make

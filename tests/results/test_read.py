@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench_prep.calibrate.trial import COLUMNS as calibrate
+from bench_prep.calibrate.trial import TABLE as calibrating
 from bench_prep.errors import UsageError
-from bench_prep.results.read import OTHERS, load, other_command
-from bench_prep.results.schema import BLOCK_COLUMNS, COLUMNS, NAMES
-from bench_prep.results.store import append
+from bench_prep.results.read import OTHERS, other_command
+from bench_prep.results.row import BLOCK_COLUMNS, COLUMNS, NAMES
 from bench_prep.serve.store import COLUMNS as serve
 from bench_prep.steps.store import COLUMNS as steps
 from bench_prep.sweep.store import COLUMNS as sweep
+from tests.results.frames import append, load
 
 HEADER = "baseline_before_ms,candidate_ms,baseline_after_ms"
 PUBLISHED = f"{HEADER}\n0.259076,0.101048,0.258436\n"
@@ -109,7 +109,7 @@ def test_a_row_whose_outputs_differ_needs_no_times_and_shows_none(tmp_path) -> N
         (f"{HEADER},drift_pct\n1,1,1,nan\n".encode(), "line 2: drift_pct: 'nan' is not a finite"),
         (
             f"{HEADER},schema\n1,1,1,9\n".encode(),
-            "schema 9, and this bench-prep reads schema 1, 2, 3, 4 and 5",
+            "schema 9, and this bench-prep reads schema 1, 2, 3, 4, 5 and 6",
         ),
         (f"{HEADER},schema\n1,1,1,\n".encode(), "schema None, and this"),
         (f"{HEADER},schema\n1,1,1,1".encode(), "line 2: the last row is torn"),
@@ -284,11 +284,13 @@ def test_a_verdict_of_an_older_schema_is_kept(tmp_path, make_frame, make_round) 
 
 def test_files_of_other_commands_are_known_by_a_column_of_theirs(tmp_path, make_frame) -> None:
     path = tmp_path / "a.csv"
-    columns = {"sweep": sweep, "steps": steps, "serve": serve, "calibrate": calibrate}
+    columns = {"sweep": sweep, "steps": steps, "serve": serve, "calibrate": calibrating.columns}
     for command, those in columns.items():
-        path.write_text(f"{','.join(those)}\n{',' * (len(those) - 1)}\n")
+        path.write_text(f"{','.join(c.name for c in those)}\n{',' * (len(those) - 1)}\n")
         assert other_command(path) == command
-        rest = {*NAMES}.union(*(other for name, other in columns.items() if name != command))
+        rest = {*NAMES}.union(
+            *({c.name for c in other} for name, other in columns.items() if name != command)
+        )
         assert OTHERS[command] not in rest
     frame = make_frame()
     frame.to_csv(path, index=False)

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from bench_prep.measure.records import Block, Round
-from bench_prep.results.rows import rows
-from bench_prep.results.schema import COLUMNS, ENVIRONMENT, NAMES, environment_record
+from bench_prep.results.row import COLUMNS, ENVIRONMENT, NAMES, environment_record
+from bench_prep.results.rows import Measured, rows
 from bench_prep.settings import RunSettings
 
 FOR_GOOD = (
@@ -94,7 +94,7 @@ def test_different_outputs_have_no_times(make_frame) -> None:
 
 def test_no_rounds() -> None:
     with pytest.raises(ValueError, match="no finished round"):
-        rows(RunSettings(), [], equal=True, partial=True, environment={}, run_id="", started="")
+        rows(Measured(RunSettings(), [], {}, "", ""))
 
 
 def test_blocks_with_different_clocks(make_frame, make_round) -> None:
@@ -105,9 +105,7 @@ def test_blocks_with_different_clocks(make_frame, make_round) -> None:
 
 
 def test_environment_keys() -> None:
-    empty = environment_record({})
-    assert set(empty) == set(ENVIRONMENT)
-    assert set(empty.values()) == {None}
+    assert environment_record(dict.fromkeys(column.name for column in ENVIRONMENT)) == {}
     with pytest.raises(ValueError, match="hostname"):
         environment_record({"hostname": "x"})
     with pytest.raises(ValueError, match="equality_steps"):

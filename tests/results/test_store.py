@@ -18,8 +18,9 @@ import pytest
 from filelock import FileLock
 
 from bench_prep.errors import Missing, UsageError
-from bench_prep.results import store
-from bench_prep.results.store import append, check_writable, load, steps_path, write_steps
+from bench_prep.results import table
+from bench_prep.results.store import steps_path
+from tests.results.frames import append, check_writable, load, write_steps
 
 
 def temporaries(folder: Path) -> list[str]:
@@ -98,7 +99,7 @@ def test_other_columns_are_a_fault_of_ours(tmp_path, make_frame) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from bench_prep.results.store import append, load
+from tests.results.frames import append, load
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 frame = load(path.with_name("source.csv"))
 for number in range(count):
@@ -124,7 +125,7 @@ def test_two_processes_lose_nothing(tmp_path, make_frame) -> None:
 SLOW_WRITER = """
 import os, sys, time
 from pathlib import Path
-from bench_prep.results.store import append, load
+from tests.results.frames import append, load
 path = Path(sys.argv[1])
 frame = load(path).assign(run="killed")
 write, fsync = os.write, os.fsync
@@ -232,14 +233,14 @@ def test_a_disk_that_is_really_full(tiny_disk, make_frame, make_round) -> None:
 
 def test_a_writer_does_not_wait_for_ever(tmp_path, make_frame, monkeypatch) -> None:
     path = tmp_path / "a.csv"
-    monkeypatch.setattr(store, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(table, "LOCK_TIMEOUT_S", 0.2)
     with FileLock(tmp_path / ".a.csv.lock"), pytest.raises(UsageError, match="another process"):
         append(path, make_frame())
     assert not path.exists()
 
 
 def other_schema(path: Path) -> None:
-    path.write_text(path.read_text().replace("\n5,", "\n1,"))
+    path.write_text(path.read_text().replace("\n6,", "\n1,"))
 
 
 def other_column(path: Path) -> None:
@@ -273,7 +274,7 @@ def half_a_row(path: Path) -> None:
 
 
 def short_row(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"5,run-2,2025\n")
+    path.write_bytes(path.read_bytes() + b"6,run-2,2025\n")
 
 
 def open_quote(path: Path) -> None:
@@ -288,11 +289,11 @@ def torn_header(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (other_schema, "expected schema 5 .* found schema 1"),
-        (other_column, "expected schema 5 .* found an unknown column place"),
-        (column_missing, "expected schema 5 .* found no column command"),
-        (other_order, "expected schema 5 .* another order"),
-        (foreign, "expected schema 5 .* found no schema column"),
+        (other_schema, "expected schema 6 .* found schema 1"),
+        (other_column, "expected schema 6 .* found an unknown column place"),
+        (column_missing, "expected schema 6 .* found no column command"),
+        (other_order, "expected schema 6 .* another order"),
+        (foreign, "expected schema 6 .* found no schema column"),
         (not_a_table, "not a CSV"),
         (no_newline, "line 3: the last row is torn"),
         (half_a_row, "line 3: the last row is torn"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench_prep.errors import UsageError
-from bench_prep.results.store import append, check_writable, load
+from tests.results.frames import append, check_writable, load
 
 
 def test_writable_leaves_nothing_behind(tmp_path) -> None:

@@ -22,7 +22,7 @@ from bench_prep.errors import BenchPrepError, Missing, OutputsDiffer, UsageError
 from bench_prep.serve.command import Comparison
 from bench_prep.serve.load import Load
 from bench_prep.serve.processes import Client, Patience, client, served
-from bench_prep.serve.store import COLUMNS, requests_path
+from bench_prep.serve.store import TABLE, requests_path
 
 pytestmark = pytest.mark.vllm
 
@@ -108,7 +108,7 @@ def test_a_fault_is_named_and_what_was_finished_is_kept(
         assert text in caught.value.message
     assert not children()
     frame = pd.read_csv(tmp_path / "serve.csv")
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE.names
     assert frame["partial"].all() and frame["verdict"].isna().all()
     assert (frame["baseline_before_tokens"] == 24).all() and frame["candidate_ms"].isna().all()
     assert said[0] in frame["problem"].iloc[0]

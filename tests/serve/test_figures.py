@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bench_prep.errors import UsageError
 from bench_prep.measure.verdict import Verdict
-from bench_prep.results.schema import COLUMNS
+from bench_prep.results.row import COLUMNS
 from bench_prep.serve.answers import (
     ARMS,
     Answer,

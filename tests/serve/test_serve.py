@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bench_prep.child.device import has_device
 from bench_prep.cli.app import app
-from bench_prep.serve.store import COLUMNS, requests_path
+from bench_prep.serve.store import TABLE, requests_path
 from tests.serve.counting_model import counted, write_counting_model
 
 pytestmark = pytest.mark.vllm
@@ -29,7 +29,7 @@ def test_a_service_with_and_without_the_fast_path(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["serve", *arguments])
     assert done.exit_code == 4, done.output  # four requests are too few for a verdict
     frame = pd.read_csv(output)
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE.names
     assert list(frame["tier"]) == ["30-60"] * 4 + ["100-300"] * 4
     assert frame["equal"].all() and (frame["verdict"] == "inconclusive").all()
     # Of another path's sums the last bits would differ.

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench_prep.cli.app import app
 from bench_prep.measure.machine import cpu_model
 from bench_prep.steps.parts import FAST, OWN
-from bench_prep.steps.store import COLUMNS, trace_path
+from bench_prep.steps.store import TABLE, trace_path
 from tests.steps.test_chrome import assert_nested
 
 pytestmark = pytest.mark.vllm
@@ -45,7 +45,7 @@ def frame(ran: tuple[Path, str]) -> pd.DataFrame:
 
 
 def test_every_part_of_both_arms_has_its_row(frame: pd.DataFrame) -> None:
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE.names
     assert list(dict.fromkeys(frame["arm"])) == [OWN, FAST]
     for arm, steps in ((OWN, 400), (FAST, 200)):
         rows = frame[frame["arm"] == arm].set_index("part")

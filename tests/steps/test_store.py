@@ -16,7 +16,7 @@ from bench_prep.measure.comparison import Judgement
 from bench_prep.measure.verdict import Effect
 from bench_prep.steps.parts import OWN
 from bench_prep.steps.result import Found, ProbeCost
-from bench_prep.steps.store import COLUMNS, FILE, rows, trace_path
+from bench_prep.steps.store import TABLE, rows, trace_path
 from bench_prep.steps.view import bar, view
 from tests.steps.test_limits import ONE_THREAD, arm
 
@@ -26,16 +26,19 @@ def found(counted: float = 0.002) -> Found:
     return Found([arm(*ONE_THREAD, device=(400, 450))], {OWN: cost}, (300.0, 250.0), None)
 
 
+RECORDS = rows(found(), {"run": "run"}).to_dict("records")
+
+
 def test_rows_are_added_whole(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     for number in range(2):
-        FILE.check_writable(path)
+        TABLE.check_writable(path)
         frame = rows(found(), {"run": f"run{number}", "model": "a, b", "vllm_version": "0.32.0"})
-        trace = FILE.append(path, frame, trace_path(path, f"run{number}"), b"{}")
-        assert trace == trace_path(path, f"run{number}")
+        trace = trace_path(path, f"run{number}")
+        TABLE.keep(path, frame.to_dict("records"), f"run{number}", trace, b"{}")
         assert trace.read_bytes() == b"{}"
     frame = pd.read_csv(path)
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE.names
     parts = ["step", "step without probes", "prepare inputs", "the rest", "kernels and copies"]
     assert list(frame["part"]) == [*parts, "own gaps", "idle"] * 2
     rest = frame.iloc[3]
@@ -51,20 +54,27 @@ def test_rows_are_added_whole(tmp_path: Path) -> None:
 def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.csv"
     path.write_text(content)
-    with pytest.raises(UsageError, match="no CSV of bench-prep steps"):
-        FILE.check_writable(path)
     with pytest.raises(UsageError):
-        FILE.append(path, rows(found(), {}), trace_path(path, "run"), b"{}")
+        TABLE.check_writable(path)
+    with pytest.raises(UsageError, match=r"; the run is kept in .*/other.run.csv"):
+        TABLE.keep(
+            path,
+            RECORDS,
+            "run",
+            trace_path(path, "run"),
+            b"{}",
+        )
     assert path.read_text() == content
-    assert not trace_path(path, "run").exists()
+    assert trace_path(path, "run").read_bytes() == b"{}"
+    assert len(TABLE.records(tmp_path / "other.run.csv")) == len(RECORDS)
 
 
 def test_a_torn_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
-    FILE.append(path, rows(found(), {"run": "a"}), trace_path(path, "a"), b"{}")
+    TABLE.append(path, RECORDS)
     path.write_text(path.read_text()[:-10])
-    with pytest.raises(UsageError, match="no CSV of bench-prep steps"):
-        FILE.check_writable(path)
+    with pytest.raises(UsageError, match="the last row is torn"):
+        TABLE.check_writable(path)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from bench_prep.errors import Missing
 from bench_prep.sweep.axes import AXES, Point, points_of
 from bench_prep.sweep.command import show
 from bench_prep.sweep.figure import draw, require_matplotlib, svg
-from bench_prep.sweep.store import FILE
+from bench_prep.sweep.store import TABLE
 from bench_prep.sweep.view import claims, is_inconclusive, said, view
 from tests.sweep.synthetic import REFERENCE, cost, frame_of
 
@@ -85,7 +85,8 @@ def test_the_file_is_svg_with_text_and_the_same_each_time(frame: pd.DataFrame) -
 
 
 def test_it_is_drawn_from_the_file_again(tmp_path: Path, frame: pd.DataFrame) -> None:
-    FILE.append(tmp_path / "sweep.csv", frame, tmp_path / "sweep.svg", svg(frame))
+    figure = tmp_path / "sweep.svg"
+    TABLE.keep(tmp_path / "sweep.csv", frame.to_dict("records"), "r1", figure, svg(frame))
     out = io.StringIO()
     console = Console(file=out, width=80)
     assert show(tmp_path / "sweep.csv", None, tmp_path / "again.svg", console) == 0

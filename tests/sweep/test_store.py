@@ -11,7 +11,7 @@ import pytest
 from bench_prep.errors import UsageError
 from bench_prep.sweep.axes import AXES, points_of
 from bench_prep.sweep.laps import ARMS
-from bench_prep.sweep.store import COLUMNS, FILE, load, rows
+from bench_prep.sweep.store import TABLE, load, rows
 from tests.sweep.synthetic import MARGIN, REFERENCE, cost, frame_of, one_round
 
 
@@ -23,12 +23,12 @@ def frame() -> pd.DataFrame:
 @pytest.fixture
 def path(tmp_path: Path, frame: pd.DataFrame) -> Path:
     path = tmp_path / "sweep.csv"
-    FILE.add(path, frame)
+    TABLE.append(path, frame.to_dict("records"))
     return path
 
 
 def test_a_row_per_point_arm_and_clock(frame: pd.DataFrame) -> None:
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE.names
     assert len(frame) == len(AXES) * 3 * 2 * 2
     keys = ["axis", "value", "arm", "clock"]
     assert not frame.duplicated(keys).any()
@@ -59,13 +59,13 @@ def test_growth_is_that_of_the_truth(frame: pd.DataFrame) -> None:
 
 def test_what_is_read_is_what_was_written(path: Path, frame: pd.DataFrame) -> None:
     read = load(path)
-    for name in COLUMNS:
+    for name in TABLE.names:
         pairs = zip(read[name], frame[name], strict=True)
         assert all(pd.isna(a) if pd.isna(b) else a == b for a, b in pairs), name
 
 
 def test_the_last_run_or_the_named_one(path: Path, frame: pd.DataFrame) -> None:
-    FILE.add(path, frame.assign(run="r2", seed=4))
+    TABLE.append(path, (frame.assign(run="r2", seed=4)).to_dict("records"))
     assert set(load(path)["run"]) == {"r2"} and set(load(path, "r1")["seed"]) == {3}
     with pytest.raises(UsageError, match="has no run r3") as error:
         load(path, "r3")
@@ -79,7 +79,7 @@ def test_points_that_were_left_out_are_there(tmp_path: Path) -> None:
     assert (row["value"], row["left_out"]) == (16, "no memory for it")
     assert pd.isna(row["time_us"])
     assert row["block_sizes"] == ",".join(["16"] * 16)
-    FILE.add(tmp_path / "sweep.csv", frame)
+    TABLE.append(tmp_path / "sweep.csv", frame.to_dict("records"))
     read = load(tmp_path / "sweep.csv")
     assert set(read[read["arm"] != ""]["slowest"]) == {4}
 
@@ -126,14 +126,14 @@ def test_a_growth_that_the_laps_do_not_show_is_refused(
 ) -> None:
     frame = frame_of(("groups",)).astype({column: object})
     frame.loc[0, column] = value
-    FILE.add(tmp_path / "sweep.csv", frame)
+    TABLE.append(tmp_path / "sweep.csv", frame.to_dict("records"))
     with pytest.raises(UsageError, match=rf"groups, baseline, host time.*{said}") as error:
         load(tmp_path / "sweep.csv")
     assert error.value.remedy
 
 
 def test_a_point_that_is_there_twice_is_refused(path: Path, frame: pd.DataFrame) -> None:
-    FILE.add(path, frame[frame["axis"] == "groups"])
+    TABLE.append(path, (frame[frame["axis"] == "groups"]).to_dict("records"))
     with pytest.raises(
         UsageError, match="groups, baseline, host time: a point that is there twice"
     ):
@@ -141,7 +141,7 @@ def test_a_point_that_is_there_twice_is_refused(path: Path, frame: pd.DataFrame)
 
 
 def test_other_files_are_refused(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="no such file"):
         load(tmp_path / "missing.csv")
     for name, content in (("a.csv", b"a,b\n1,2\n"), ("b.csv", b""), ("c.csv", b"\xff\xfe\x00")):
         (tmp_path / name).write_bytes(content)
