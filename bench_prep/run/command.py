@@ -77,7 +77,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
         measured = Measured(
             settings,
             progress.rounds,
-            progress.environment,
+            progress.environment | {"checked_steps": progress.checked_steps},
             run_id,
             started,
             partial=interrupted,
