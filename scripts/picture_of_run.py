@@ -60,7 +60,9 @@ def main(target: str, *arguments: str) -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ bench-prep {shlex.join(arguments)}", style="bold"))
     console.print(Text.from_ansi(shown.strip()))
-    console.save_svg(target, title="bench-prep")
+    svg = console.export_svg(title="bench-prep")
+    # The reader's own monospaced font: a picture fetches nothing.
+    Path(target).write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Whole engines: the same requests with and without the fast path give the same outputs."""
+"""`bench-prep engine`: the preparation inside a running engine."""

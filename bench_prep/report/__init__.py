@@ -1,1 +1,1 @@
-"""What is shown: the CSV's schema and store, the rows of a run, the tables, the overview."""
+"""What is shown: one run or many, as tables and as Markdown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +32,12 @@ _SECONDS_BETWEEN_LINES = 30.0
 #: Lines of a server's log that an error shows.
 _LINES_SHOWN = 5
 _HTTP_S = 30.0
-#: No proxy of the environment, as for the timed requests.
-_DIRECT: dict[str, Any] = {"trust_env": False, "follow_redirects": True}
+#: As for the timed requests: no proxy of the environment, and the system's certificates.
+_DIRECT: dict[str, Any] = {
+    "trust_env": False,
+    "follow_redirects": True,
+    "verify": ssl.create_default_context(),
+}
 
 
 class ServiceFailed(Missing):
