@@ -17,6 +17,14 @@ EXIT_INTERRUPTED = 130
 REPORT_FAULT = "the same as bench-prep --debug ..., and report what it shows"
 
 
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Text from outside as it may be shown: no terminal obeys its control characters."""
+    return text.translate(_CONTROLS)
+
+
 class BenchPrepError(Exception):
     """Something the user can act on: `message` says what is wrong, `remedy` what to do."""
 

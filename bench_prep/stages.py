@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from bench_prep.errors import printable
+
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -28,7 +30,7 @@ class Stages:
 
     def passed(self, name: str, text: str) -> None:
         self.console.print(
-            f"[green]{name:<8}[/green] {escape(text)}", highlight=False, soft_wrap=True
+            f"[green]{name:<8}[/green] {escape(printable(text))}", highlight=False, soft_wrap=True
         )
 
     def launched(self, package_dir: str) -> None:
@@ -45,7 +47,7 @@ class Stages:
         """
         if self.console.is_terminal:
             with self.console.status(name) as status:
-                yield lambda text, stage=name: status.update(Text(f"{stage}: {text}"))
+                yield lambda text, stage=name: status.update(Text(printable(f"{stage}: {text}")))
             return
         printed = time.monotonic()
 
@@ -54,7 +56,7 @@ class Stages:
             if time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
                 printed = time.monotonic()
                 self.console.print(
-                    f"{stage:<8} ... {escape(text)}", highlight=False, soft_wrap=True
+                    f"{stage:<8} ... {escape(printable(text))}", highlight=False, soft_wrap=True
                 )
 
         yield update

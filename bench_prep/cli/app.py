@@ -25,7 +25,7 @@ from bench_prep.cli.serve import serve
 from bench_prep.cli.steps import steps
 from bench_prep.cli.sweep import sweep
 from bench_prep.cli.verify_install import verify_install
-from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError
+from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, printable
 
 #: Typer carries a Click of its own or uses the installed one; its usage errors know theirs.
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
@@ -100,6 +100,7 @@ def main() -> None:
 
 
 def _complain(kind: str, message: str, remedy: str) -> None:
-    _errors.print(f"[red]{kind}:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    message, remedy = (escape(printable(text)) for text in (message, remedy))
+    _errors.print(f"[red]{kind}:[/red] {message}", highlight=False, soft_wrap=True)
     if remedy:
-        _errors.print(f"[yellow]try:[/yellow] {escape(remedy)}", highlight=False, soft_wrap=True)
+        _errors.print(f"[yellow]try:[/yellow] {remedy}", highlight=False, soft_wrap=True)

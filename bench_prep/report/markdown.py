@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench_prep.errors import printable
 from bench_prep.report.section import Section
 
 
@@ -11,7 +12,7 @@ def _escaped(text: str) -> str:
     """A text that is the same when rendered: no cell ends early, no tag or emphasis starts."""
     for character in ("\\", "|", "*", "_", "`", "[", "<"):
         text = text.replace(character, "\\" + character)
-    return " ".join(text.splitlines())
+    return printable(" ".join(text.splitlines()))
 
 
 def _line(cells: Sequence[str]) -> str:

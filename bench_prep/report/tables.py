@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bench_prep.errors import printable
 from bench_prep.report.section import Section
 from bench_prep.report.sections import run_sections
 from bench_prep.results.row import Row
@@ -28,10 +29,10 @@ def _table(section: Section) -> Table:
     for index, name in enumerate(section.header):
         justify: Literal["left", "right"] = "left" if index < section.left else "right"
         # A cell that is too wide continues on the next line; Rich would cut it off by default.
-        table.add_column(Text(name), justify=justify, overflow="fold")
+        table.add_column(Text(printable(name)), justify=justify, overflow="fold")
     for row in section.rows:
         # Text and not str: square brackets in a value are no markup.
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
     return table
 
 
@@ -39,10 +40,10 @@ def render(sections: Sequence[Section]) -> RenderableType:
     """The sections one below the other, readable at 80 columns and in a pipe."""
     parts: list[RenderableType] = []
     for section in sections:
-        parts.extend((Text(""), Text(section.title, style="bold")))
+        parts.extend((Text(""), Text(printable(section.title), style="bold")))
         if section.rows:
             parts.append(_table(section))
-        parts.extend(Text(note) for note in section.notes)
+        parts.extend(Text(printable(note)) for note in section.notes)
     return Group(*parts[1:])
 
 
