@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 EXIT_FAULT = 1
 EXIT_INCONCLUSIVE = 4
@@ -78,10 +78,6 @@ _BY_EXIT_CODE: dict[int, type[BenchPrepError]] = {
 }
 
 
-def as_raised(event: dict[str, Any], prefix: str = "") -> BenchPrepError:
-    """The error that a child process reported as an `error` event, to be raised in its parent."""
-    kind = _BY_EXIT_CODE.get(int(event["exit_code"]), BenchPrepError)
-    error = kind(prefix + event["message"], event["remedy"])
-    if "traceback" in event:
-        error.add_note(event["traceback"])
-    return error
+def error_of(exit_code: int, message: str, remedy: str) -> BenchPrepError:
+    """The error with this exit code; a fault of ours where there is none."""
+    return _BY_EXIT_CODE.get(exit_code, BenchPrepError)(message, remedy)

@@ -14,12 +14,42 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from bench_prep.child.sessions import kill_others
 
 EVENTS_FD = "BENCH_PREP_EVENTS_FD"
 _PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a child sends: a frozen dataclass of JSON's types and of other dataclasses.
+
+    Both ends import it from the module that defines it, which no program is run as. A command of
+    the parent is answered by one event.
+    """
+
+    known: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Event.known[f"{cls.__module__}:{cls.__qualname__}"] = cls
+
+
+@dataclass(frozen=True)
+class Done(Event):
+    """The last event of a child that did all of its job."""
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The last event of a child that could not; `exit_code` and the rest as in `errors`."""
+
+    exit_code: int
+    message: str
+    remedy: str
+    traceback: str
 
 
 def read_job() -> dict[str, Any]:
@@ -29,7 +59,7 @@ def read_job() -> dict[str, Any]:
     that it starts do not inherit the pipe for events.
 
     Raises:
-        RuntimeError: not started by `run_isolated`, or the job is not a JSON object.
+        RuntimeError: not started by `launched`, or the job is not a JSON object.
     """
     if EVENTS_FD not in os.environ:
         raise RuntimeError("this module is started by bench-prep run, not by hand")
@@ -76,16 +106,18 @@ def commands() -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def emit(event: dict[str, Any]) -> None:
-    """Send one event to the parent: a JSON object, delivered in order and at once.
+def emit(event: Event) -> None:
+    """Send one event to the parent, as a JSON object, delivered in order and at once.
 
     Raises:
-        RuntimeError: not started by `run_isolated`.
+        RuntimeError: not started by `launched`.
         BrokenPipeError: the parent is gone.
     """
     if EVENTS_FD not in os.environ:
         raise RuntimeError("this module is started by bench-prep run, not by hand")
-    data = memoryview(json.dumps(event).encode() + b"\n")
+    name = f"{type(event).__module__}:{type(event).__qualname__}"
+    text = json.dumps({"event": name} | vars(event), default=vars)
+    data = memoryview(text.encode() + b"\n")
     fd = int(os.environ[EVENTS_FD])
     while data:
         data = data[os.write(fd, data) :]

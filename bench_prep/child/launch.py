@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import getpass
-import json
 import os
 import re
-import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from bench_prep.child.channel import EVENTS_FD
+from bench_prep.child.parent_end import Child
 from bench_prep.child.sessions import LAUNCH_ID, in_session, is_resource_tracker, kill
-from bench_prep.errors import BenchPrepError, Missing
+from bench_prep.errors import Missing
 
 #: Settings of the interpreter can put other modules in front of the installed ones, or slow what
 #: is timed (`PYTHONTRACEMALLOC`); the child gets these alone. It leaves nothing beside a candidate.
@@ -38,88 +36,25 @@ _GRACE_S = 5.0
 #: A folder's name, with the process that made it.
 _MADE_BY = re.compile(r"bench-prep-(\d+)-\w+")
 
-Event = dict[str, Any]
-
-
-def run_isolated(
-    module: str,
-    job: dict[str, Any],
-    env_extra: dict[str, str],
-    on_event: Callable[[Event], None],
-    log: Path,
-) -> int:
-    """Run one `launched` child to its end; its return code, negative for a signal.
-
-    Its events are given to `on_event` as they come. When this function is left, also by Ctrl-C or
-    an exception of `on_event`, nothing that it started is alive.
-
-    Raises:
-        Missing: the folder or the log cannot be written.
-        BenchPrepError: the child sent something that is not an event.
-    """
-    with launched(module, job, env_extra, log) as child:
-        for event in child.events():
-            on_event(event)
-        return child.wait()
-
-
-def ended_early(returned: int, log: Path) -> BenchPrepError:
-    """That a timing process returned before it was done, with the last lines of its log."""
-    named = {one.value: one.name for one in signal.Signals}
-    ending = f"exit code {returned}"
-    if returned < 0:
-        ending = named.get(-returned, f"signal {-returned}")
-    return BenchPrepError(
-        f"the timing process ended early, with {ending}; its last lines:\n" + "\n".join(_tail(log)),
-        f"the whole output is in {log}",
-    )
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [f"    {line[:200]}" for line in lines[-12:]]
-
-
-class Child:
-    """A running child: commands to it (`child.commands`), events from it (`child.emit`)."""
-
-    def __init__(self, process: subprocess.Popen[bytes], pipe: Any) -> None:
-        self._process = process
-        self._events = _events(pipe, process)
-
-    def events(self) -> Iterator[Event]:
-        """Its events, as they come, until it has ended."""
-        return self._events
-
-    def send(self, command: dict[str, Any]) -> None:
-        """Send it a command; one that has ended does not hear it."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def poll(self) -> int | None:
-        """Its return code, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def wait(self) -> int:
-        """Its return code, negative for a signal."""
-        return self._process.wait()
-
 
 @contextmanager
 def launched(
-    module: str, job: dict[str, Any], env_extra: dict[str, str], log: Path
+    module: str,
+    job: Mapping[str, Any],
+    env_extra: dict[str, str],
+    log: Path,
+    *,
+    who: str = "the timing process",
+    named: bool = False,
+    marks: Sequence[str] = (),
 ) -> Iterator[Child]:
     """`python -P -s -m module`, isolated, for the time of the context.
 
     The child works in a new empty folder under /tmp that is removed afterwards, and so is another
     one for what it makes as temporary (`TMPDIR`), such as vLLM's sockets. It gets `job` on standard
     input (`child.read_job`), and its standard output and error go to `log`, which is overwritten.
-    When the context is left nothing that it started is alive.
+    When the context is left, also by Ctrl-C, nothing that it started is alive.
+    `who`, `named` and `marks` are for errors (`Child`).
 
     Raises:
         Missing: the folder or the log cannot be written.
@@ -148,7 +83,7 @@ def launched(
             )
         finally:
             os.close(write_fd)
-        child = Child(process, pipe)
+        child = Child(process, pipe, log, who, named, marks)
         try:
             child.send(job)
             yield child
@@ -241,36 +176,6 @@ def _opened(log: Path) -> Iterator[Any]:
         raise Missing(f"the log cannot be written: {error}", "choose a writable folder") from None
     with file:
         yield file
-
-
-def _events(pipe: Any, process: subprocess.Popen[bytes]) -> Iterator[Event]:
-    """Events until the child has ended or has closed its pipe.
-
-    The end of the pipe alone is not enough: a program that the child started may hold it open.
-    """
-    os.set_blocking(pipe.fileno(), False)
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
-            ended = process.poll() is not None
-            selector.select(timeout=0 if ended else 0.2)
-            chunk = pipe.read(1 << 16)  # None: nothing there now; b"": closed
-            if chunk:
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from map(_parse, lines)
-            elif chunk == b"" or ended:
-                return  # an unfinished last line is from a child that was killed
-
-
-def _parse(line: bytes) -> Event:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise BenchPrepError(f"the timing process sent something unreadable: {line[:80]!r}")
-    return event
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:

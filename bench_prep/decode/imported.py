@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.child.channel import emit
+from bench_prep.decode.events import Imported
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance.bytecode import compile_from_source, compiled_sha256
 from bench_prep.provenance.hashes import file_sha256
@@ -52,7 +53,7 @@ def import_vllm(package_dir: str) -> str:
             f"Python imports vLLM from {Path(origin).parent}, not from the verified {package_dir}",
             "remove the other vllm from the environment's path",
         )
-    emit({"event": "imported", "package_dir": str(Path(origin).parent)})
+    emit(Imported(str(Path(origin).parent)))
     return str(vllm.__version__)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.child.launch import run_isolated, temporary_folder
+from bench_prep.child.channel import Event
+from bench_prep.child.launch import temporary_folder
+from bench_prep.engine.events import Compared, Loaded, Rounds, Stopped
 from bench_prep.engine.vllm.launch import (
     begin,
     engine_arguments,
     engine_environment,
-    require_done,
+    launched_engine,
     unpinned,
 )
 from bench_prep.engine.vllm.shapes import write_model
@@ -60,18 +62,15 @@ def time_engine(
         update("loading the model")
         folder = write_model(model, scratch)
         config_sha256 = file_sha256(folder / "config.json")
-        run_isolated(
-            "bench_prep.engine.process",
-            {
-                "engine": engine_arguments(folder, device, max_model_len),
-                "prompt_tokens": prompt_tokens,
-                "method": asdict(method),
-            },
-            engine_environment(device, fastpath=True),
-            lambda event: update(found.on_event(event)),
-            begun.log,
-        )
-    require_done(found.last, begun.log)
+        job = {
+            "engine": engine_arguments(folder, device, max_model_len),
+            "prompt_tokens": prompt_tokens,
+            "method": asdict(method),
+        }
+        environment = engine_environment(device, fastpath=True)
+        with launched_engine("bench_prep.engine.process", job, environment, begun.log) as child:
+            for event in child.events():
+                update(found.on_event(event))
     settings = RunSettings(
         **found.settings,
         position=prompt_tokens,
@@ -128,20 +127,18 @@ class _Found:
         self.rounds: list[Round] = []
         self.spans: list[Span] = []
         self.stopped_by: StoppedBy | None = None
-        self.last: dict[str, Any] = {}
 
-    def on_event(self, event: dict[str, Any]) -> str:
+    def on_event(self, event: Event) -> str:
         """Keep it; what the engine does next, in words."""
-        self.last = event
-        match event["event"]:
-            case "loaded":
-                self.settings, self.environment = event["settings"], event["environment"]
+        match event:
+            case Loaded(environment, settings):
+                self.settings, self.environment = settings, environment
                 return "comparing steps"
-            case "equal":
-                self.checked = event["steps"]
-            case "rounds":
-                self.rounds += [Round.from_json(one) for one in event["rounds"]]
-                self.spans += [Span.from_json(one) for one in event["spans"]]
-            case "stopped":
-                self.stopped_by = event["by"]
+            case Compared(steps):
+                self.checked = steps
+            case Rounds(rounds, spans):
+                self.rounds += rounds
+                self.spans += spans
+            case Stopped(by):
+                self.stopped_by = by
         return f"{len(self.rounds)} rounds"

@@ -11,9 +11,11 @@ from typing import Any
 
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
+from bench_prep.engine.events import Compared, Loaded, Rounds, Stopped
 from bench_prep.engine.vllm.names import LOAD_FORMAT, TIMED_WORKER
 from bench_prep.errors import Inconclusive, Missing
 from bench_prep.measure.records import ARMS, Round
+from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import Ending
 from bench_prep.measure.verdict import ROUNDS_FOR_VERDICT
 from bench_prep.settings import Method
@@ -38,14 +40,14 @@ def _work(job: dict[str, Any]) -> None:
         return llm.collective_rpc(method, args=arguments)[0]
 
     found = ask("timed_environment")
-    emit({"event": "loaded", **found})
+    emit(Loaded(**found))
     request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
     if not ask("begin_check"):
         raise Missing(
             "the fast path is not attached to this engine (its log says why)",
             "list the architecture once it is proven: bench-prep prove model --add",
         )
-    emit({"event": "equal", "steps": request.warm_up(checked=True)})
+    emit(Compared(request.warm_up(checked=True)))
     method = Method(**job["method"])
     ending, began = Ending(method), time.monotonic()
     wanted, stopped_by = method.rounds or ROUNDS_FOR_VERDICT, None
@@ -61,12 +63,12 @@ def _work(job: dict[str, Any]) -> None:
                 "no round was filled: the fast path left steps to vLLM's own path",
                 "see the summary in the log",
             )
-        emit({"event": "rounds", "rounds": rounds, "spans": spans})
-        now = time.monotonic()
         counted = [Round.from_json(one) for one in rounds]
+        emit(Rounds(counted, [Span.from_json(one) for one in spans]))
+        now = time.monotonic()
         stopped_by = ending.after(counted, now - began, now - started)
         wanted = wanted - len(rounds) or ROUNDS_AT_A_TIME  # those that were not filled, or more
-    emit({"event": "stopped", "by": stopped_by})
+    emit(Stopped(stopped_by))
     llm.llm_engine.engine_core.shutdown()
 
 

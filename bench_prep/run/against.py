@@ -23,15 +23,32 @@ from typing import Any
 from bench_prep.candidate.draws import Draws, repeatable
 from bench_prep.candidate.effort import MovedWork
 from bench_prep.candidate.fold import differ, first_other
+from bench_prep.child.channel import Event
 from bench_prep.child.device import child_environment
-from bench_prep.child.launch import Child, launched, temporary_folder
+from bench_prep.child.launch import launched, temporary_folder
+from bench_prep.child.parent_end import Answer, Child
+from bench_prep.decode.events import Imported, State
 from bench_prep.decode.stretches import stretches
-from bench_prep.errors import BenchPrepError, OutputsDiffer, as_raised
+from bench_prep.errors import BenchPrepError, OutputsDiffer
 from bench_prep.measure.plan import Timing
 from bench_prep.measure.records import Arm, Samples
 from bench_prep.measure.state import MachineState, together
 from bench_prep.measure.watch import Watch
 from bench_prep.provenance.verify import Verification
+from bench_prep.run.events import (
+    ClockCost,
+    Digests,
+    Equal,
+    Located,
+    Machine,
+    Obeyed,
+    OnlyInCandidate,
+    Ready,
+    Slice,
+    StepSums,
+    Stopped,
+    Timed,
+)
 from bench_prep.settings import RunSettings
 
 #: What a path says of a container in an attribute, and a path that ends in an attribute.
@@ -42,44 +59,12 @@ _ATTRIBUTE = re.compile(rf"(^|\.)\w+({_OF_CONTAINER})?$")
 SWITCHED = 50
 
 
-class _Process:
-    """One arm's process; every command is answered by one event."""
-
-    def __init__(self, name: str, child: Child, log: Path) -> None:
-        self._name = name
-        self._child = child
-        self._events = child.events()
-        self._log = log
-
-    def receive(self) -> dict[str, Any]:
-        """The next event.
-
-        Raises:
-            BenchPrepError: what the process reports, or that it ended.
-        """
-        for event in self._events:
-            if event["event"] == "error":
-                raise as_raised(event, f"{self._name}: ")
-            return event
-        raise BenchPrepError(
-            f"the {self._name} process ended early ({self._child.wait()})",
-            f"its whole output is in {self._log}",
-        )
-
-    def send(self, do: str, **arguments: Any) -> None:
-        self._child.send({"do": do, **arguments})
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        self.send(do, **arguments)
-        return self.receive()
-
-
 def compare_worktrees(
     settings: RunSettings,
     baseline: Verification,
     candidate: Verification,
     logs: tuple[Path, Path, Path],
-    on_event: Callable[[dict[str, Any]], None],
+    on_event: Callable[[Event], None],
 ) -> None:
     """Prove the two equal and time them; the events are those of one timing process.
 
@@ -92,17 +77,23 @@ def compare_worktrees(
     with ExitStack() as stack:
         scratch = stack.enter_context(temporary_folder())
 
-        def start(name: str, verified: Verification, log: Path) -> _Process:
+        def start(name: str, verified: Verification, log: Path) -> Child:
             job = {
                 "settings": settings.model_dump(mode="json"),
                 "package_dir": str(verified.package_dir),
                 "hashes": verified.python_hashes,
                 "site": str(verified.package_dir.parent),
             }
-            child = stack.enter_context(
-                launched("bench_prep.run.arm_process", job, child_environment(settings.device), log)
+            return stack.enter_context(
+                launched(
+                    "bench_prep.run.arm_process",
+                    job,
+                    child_environment(settings.device),
+                    log,
+                    who=f"the {name} process",
+                    named=True,
+                )
             )
-            return _Process(name, child, log)
 
         one = start("baseline", baseline, logs[0])
         other = start("candidate", candidate, logs[1])
@@ -114,11 +105,11 @@ class _Comparison:
     def __init__(
         self,
         settings: RunSettings,
-        baseline: _Process,
-        candidate: _Process,
-        again: _Process,
+        baseline: Child,
+        candidate: Child,
+        again: Child,
         scratch: Path,
-        on_event: Callable[[dict[str, Any]], None],
+        on_event: Callable[[Event], None],
     ) -> None:
         self._settings = settings
         self._baseline = baseline
@@ -132,41 +123,38 @@ class _Comparison:
         self._on_cpu = True
 
     def run(self) -> None:
-        for process in self._both():
-            self._on_event(process.receive())  # imported
-        self._again.receive()
-        states = [process.receive() for process in (*self._both(), self._again)]
-        last = states[1]["last_position"]
-        self._on_cpu = states[1]["environment"]["platform"] == "cpu"
-        self._on_event(states[1])
-        self._exempt(*self._ask_both("digests"))
-        self._prove_equal(last)
+        processes = (*self._both(), self._again)
+        imported = [process.answer(Imported) for process in processes]
+        for one in imported[:2]:
+            self._on_event(one)
+        ready = [process.answer(Ready) for process in processes][1]
+        self._on_cpu = ready.environment["platform"] == "cpu"
+        self._on_event(State(ready.environment))
+        self._exempt(*self._ask_both(Digests, "digests"))
+        self._prove_equal(ready.last_position)
         with repeatable(self._seed):
             self._time()
-        self._ask_both("check")
-        self._again.ask("check")
-        self._on_event({"event": "done"})
+        self._ask_both(Obeyed, "check")
+        self._again.ask(Obeyed, do="check")
 
-    def _both(self) -> tuple[_Process, _Process]:
+    def _both(self) -> tuple[Child, Child]:
         return self._baseline, self._candidate
 
-    def _ask_both(self, do: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _ask_both(self, answer: type[Answer], do: str, **more: Any) -> tuple[Answer, Answer]:
         for process in self._both():
-            process.send(do, **arguments)
-        return self._baseline.receive(), self._candidate.receive()
+            process.send({"do": do, **more})
+        return self._baseline.answer(answer), self._candidate.answer(answer)
 
-    def _exempt(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    def _exempt(self, expected: Digests, found: Digests) -> None:
         """Attributes that only the candidate's classes have cannot be compared, and are named."""
         new = [
             path
-            for path in found["digests"]
-            if path not in expected["digests"]
-            and _ATTRIBUTE.search(path)
-            and not self._is_new(path)
+            for path in found.digests
+            if path not in expected.digests and _ATTRIBUTE.search(path) and not self._is_new(path)
         ]
         self._new.update(_CONTAINER.sub("", path) for path in new)
         if new:
-            self._on_event({"event": "only_in_candidate", "paths": sorted(self._new)})
+            self._on_event(OnlyInCandidate(sorted(self._new)))
 
     def _is_new(self, path: str) -> bool:
         return any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in self._new)
@@ -175,27 +163,25 @@ class _Comparison:
         settings = self._settings
         steps = boundaries = 0
         for part in stretches(settings.position, last, settings.block_sizes):
-            begun = self._ask_both("restart", stretch=[part[0], part[-1]])
+            begun = self._ask_both(Digests, "restart", stretch=[part[0], part[-1]])
             if steps == 0:
                 self._exempt(*begun)
             self._compare(*begun, f"before position {part[0]}")
             for position in part:
-                self._compare(*self._ask_both("step"), f"at position {position}")
+                self._compare(*self._ask_both(Digests, "step"), f"at position {position}")
                 steps += 1
                 boundaries += sum(position % size == 0 for size in settings.block_sizes)
-        self._compare(*self._ask_both("restart", stretch=None), "before the timing")
-        self._on_event(
-            {"event": "equal", "steps": steps, "boundaries": boundaries, "seed": self._seed}
-        )
+        self._compare(*self._ask_both(Digests, "restart", stretch=None), "before the timing")
+        self._on_event(Equal(steps, boundaries, self._seed))
 
     def _time(self) -> None:
         passes = 1 if self._on_cpu else 2  # as `clocks.time_block` takes them
         draws = Draws(self._seed, self._settings.position, self._settings.block_sizes)
-        checked: list[dict[str, Any]] = []
+        checked: list[Digests] = []
         steps: dict[str, str] = {}
         moved = MovedWork()
 
-        processes: dict[Arm, _Process] = {
+        processes: dict[Arm, Child] = {
             "baseline_before": self._baseline,
             "candidate": self._candidate,
             "baseline_after": self._again,
@@ -205,7 +191,8 @@ class _Comparison:
             process, warmup = processes[arm], max(warmup, SWITCHED)
             drawn = draws.slice(arm, warmup + iters, passes)
             found = process.ask(
-                "slice",
+                Slice,
+                do="slice",
                 warmup=warmup,
                 iters=iters,
                 seed=drawn.seed,
@@ -213,80 +200,80 @@ class _Comparison:
                 rows=arm != "baseline_after",  # of what was there before a request
             )
             if arm == "baseline_before":
-                checked[:] = found["checked"]
+                checked[:] = found.checked
                 steps.clear()
-                steps.update(found["digests"])
+                steps.update(found.digests)
             elif arm == "candidate":
-                for index, pair in enumerate(zip(checked, found["checked"], strict=True)):
-                    when = f"at position {pair[0]['position']} in a timed block"
+                for index, pair in enumerate(zip(checked, found.checked, strict=True)):
+                    when = f"at position {pair[0].position} in a timed block"
                     self._compare(*pair, when, index)
                     self._drawn_steps += 1
-            self._compare_steps(steps, found["digests"], process)
-            moved.add(arm, found["processor_ns"], found["counted"])
-            watch.disturbances(arm).add(**found["disturbances"])
-            samples: Samples = found["samples"]
-            return samples
+            self._compare_steps(steps, found.digests, process)
+            moved.add(arm, found.processor_ns, found.counted)
+            watch.disturbances(arm).add(**found.disturbances)
+            return found.samples
 
-        self._on_event(self._baseline.ask("clock_cost"))
+        self._on_event(self._baseline.ask(ClockCost, do="clock_cost"))
         watch = Watch(self._machine)
         timing = Timing(take, self._settings.method)
         every_step = 0
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
             every_step += one.steps  # compared by `take`
-            self._compare(*self._ask_both("digests"), f"after round {number}")
+            self._compare(*self._ask_both(Digests, "digests"), f"after round {number}")
             moved.require_saved("the candidate's preparation", one)
             self._on_event(
-                {
-                    "event": "round",
-                    "round": one.to_json(),
-                    "dispatched_pct": None,
-                    "drawn_steps": self._drawn_steps,
-                    "checked_steps": every_step,
-                    "slices": timing.slices,
-                    "span": watch.span and watch.span.to_json(),
-                }
+                Timed(
+                    one,
+                    watch.span,
+                    dispatched_pct=None,
+                    slices=timing.slices,
+                    drawn_steps=self._drawn_steps,
+                    checked_steps=every_step,
+                )
             )
-        self._on_event({"event": "stopped", "by": timing.stopped_by})
+        self._on_event(Stopped(timing.stopped_by))
 
     def _machine(self) -> MachineState:
-        answers = (*self._ask_both("machine"), self._again.ask("machine"))
-        return reduce(together, (MachineState.from_json(one["state"]) for one in answers))
+        answers = (*self._ask_both(Machine, "machine"), self._again.ask(Machine, do="machine"))
+        return reduce(together, (answer.state for answer in answers))
 
     def _compare(
         self,
-        expected: dict[str, Any],
-        found: dict[str, Any],
+        expected: Digests,
+        found: Digests,
         when: str,
         checked: int | None = None,
     ) -> None:
         """Compare two answers: of now, or of the `checked`-th check of the last slices."""
-        left, right = expected["digests"], found["digests"]
+        left, right = expected.digests, found.digests
         for path in [*left, *(path for path in right if path not in left)]:
             if left.get(path) != right.get(path) and not self._is_new(path):
                 raise OutputsDiffer(
                     f"outputs differ {when}: {self._located(path, checked)}",
                     "correct the candidate's worktree; no timing is reported",
                 )
-        for path in sorted(set(expected["moved"]) ^ set(found["moved"])):
+        for path in sorted(set(expected.moved) ^ set(found.moved)):
             if not self._is_new(path):
                 raise OutputsDiffer(
                     f"outputs differ {when}: {path} moved to other memory in one worktree alone",
                     "keep vLLM's buffers in place; no timing is reported",
                 )
-        path = self._cut_off(expected["memory"], found["memory"])
-        if path is not None:
+        cut = self._cut_off(expected.memory, found.memory)
+        if cut is not None:
             raise OutputsDiffer(
-                f"outputs differ {when}: {path} shares memory with others in one worktree alone",
+                f"outputs differ {when}: {cut} shares memory with others in one worktree alone",
                 "keep views and the buffers they look into together; no timing is reported",
             )
 
     def _compare_steps(
-        self, expected: dict[str, str], found: dict[str, str], process: _Process
+        self, expected: dict[str, str], found: dict[str, str], process: Child
     ) -> None:
         """Compare all steps of the process's last slice with the baseline's."""
         path = first_other(expected, {p: one for p, one in found.items() if not self._is_new(p)})
         if path is not None:
-            one, other = (p.ask("steps", path=path)["steps"] for p in (self._baseline, process))
+            one, other = (
+                arm.ask(StepSums, do="steps", path=path).steps for arm in (self._baseline, process)
+            )
             raise differ(path, one, other, "correct the candidate's worktree")
 
     def _cut_off(self, expected: dict[str, int], found: dict[str, int]) -> str | None:
@@ -302,8 +289,8 @@ class _Comparison:
     def _located(self, path: str, checked: int | None) -> str:
         file = str(self._scratch / "expected")
         try:
-            self._baseline.ask("save", file=file, checked=checked)
-            answer = self._candidate.ask("locate", path=path, file=file, checked=checked)
-            return str(answer["difference"])
+            self._baseline.ask(Obeyed, do="save", file=file, checked=checked)
+            ask = {"do": "locate", "path": path, "file": file, "checked": checked}
+            return self._candidate.ask(Located, **ask).difference
         except BenchPrepError:
             return path

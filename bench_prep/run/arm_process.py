@@ -1,23 +1,22 @@
 """One arm of `bench-prep run --against` in its own process: one worktree's runner, on command.
 
-Its commands and what it answers, one event each:
+Its commands and what it answers, one event each (`run.events`):
 
-    digests                     `digests`: a digest or the text of everything that can be compared,
-                                what moved, and which paths share memory
-    restart STRETCH             `digests`: the request is put before the first step of a stretch
-    save FILE CHECKED           `ready`: everything that can be compared, for the other arm: as it
+    digests                     `Digests` of what is there now
+    restart STRETCH             `Digests`: the request is put before the first step of a stretch
+    save FILE CHECKED           `Obeyed`: everything that can be compared, for the other arm: as it
                                 is now, or was at the CHECKED-th check of the last slice
-    step                        `digests` of one step, where the forward pass would read them
-    clock_cost                  `clock_cost`: what each clock shows of an empty step
-    slice WARMUP ITERS          `slice`: the samples of one timed slice, and what disturbed it; its
+    step                        `Digests` of one step, where the forward pass would read them
+    clock_cost                  `ClockCost`
+    slice WARMUP ITERS          `Slice`: its
         SEED DUE ROWS           requests are drawn by SEED, and the digests of the steps that are
                                 DUE, one a pass, and of those after them come along, the
                                 processor time of so many counted steps (`effort`), and
                                 `digests` of all steps, with ROWS or not (`candidate.fold`)
-    steps PATH                  `steps`: position and sum of each step of the last slice
-    machine                     `machine`: the machine's state, between slices
-    locate PATH FILE CHECKED    `difference` to a file saved by the other arm
-    check                       `checked`: what was imported meanwhile was verified, too
+    steps PATH                  `StepSums`: position and sum of each step of the last slice
+    machine                     `Machine`
+    locate PATH FILE CHECKED    `Located`: the difference to a file saved by the other arm
+    check                       `Obeyed`: what was imported meanwhile was verified, too
 """
 
 from __future__ import annotations
@@ -31,6 +30,16 @@ from bench_prep.child.channel import commands, emit
 from bench_prep.child.job import do_job
 from bench_prep.decode.bring_up import bring_up, environment
 from bench_prep.decode.imported import check_imported, import_vllm
+from bench_prep.run.events import (
+    ClockCost,
+    Digests,
+    Located,
+    Machine,
+    Obeyed,
+    Ready,
+    Slice,
+    StepSums,
+)
 from bench_prep.settings import RunSettings
 
 
@@ -48,13 +57,7 @@ def _work(job: dict[str, Any]) -> None:
     (runner,) = bring_up(settings, version, job, 1)
     torch.use_deterministic_algorithms(False)
     arm = _Arm(settings, runner, job)
-    emit(
-        {
-            "event": "state",
-            "environment": environment(version, runner),
-            "last_position": arm.last_position,
-        }
-    )
+    emit(Ready(environment(version, runner), arm.last_position))
     for command in commands():
         arm.obey(command)
 
@@ -74,7 +77,7 @@ class _Arm:
         self._result: Any = None
         self._unbooked = False
         self._places: Any = {}
-        self._checked: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._checked: list[tuple[Digests, dict[str, Any]]] = []
         self._fold: Any = None
         self._device = None if runner.device.type == "cpu" else CudaDevice(runner.device.index)
         self._read_machine = state_reader(runner.device)
@@ -102,26 +105,22 @@ class _Arm:
             return self._checked[checked][1]
         return state(self._decoder, self._result, every_path=True)
 
-    def _digests(self) -> dict[str, Any]:
+    def _digests(self, position: int | None = None) -> Digests:
         from bench_prep.snapshot import memory, moved
 
         known: dict[Any, str] = {}
         digests = {path: _digest(value, known) for path, value in self._state().items()}
-        return {
-            "event": "digests",
-            "digests": digests,
-            "moved": sorted(moved(self._places, self._runner)),
-            "memory": memory(self._runner),
-        }
+        places = sorted(moved(self._places, self._runner))
+        return Digests(digests, places, memory(self._runner), position)
 
-    def _save(self, file: str, checked: int | None) -> dict[str, Any]:
+    def _save(self, file: str, checked: int | None) -> Obeyed:
         import torch
 
         state = self._state(checked)
         torch.save({path: _storable(value) for path, value in state.items()}, file)
-        return {"event": "ready"}
+        return Obeyed()
 
-    def _restart(self, stretch: list[int] | None) -> dict[str, Any]:
+    def _restart(self, stretch: list[int] | None) -> Digests:
         """`stretch`: first and last position of the proof's steps; None: the timed steps."""
         from bench_prep.snapshot import addresses
 
@@ -138,7 +137,7 @@ class _Arm:
         self._places = addresses(self._runner)
         return self._digests()
 
-    def _step(self) -> dict[str, Any]:
+    def _step(self) -> Digests:
         self._book()
         self._result = self._decoder.prepare_step()
         self._unbooked = True  # until the next command, so that a difference can be located
@@ -158,8 +157,7 @@ class _Arm:
         from bench_prep.decode.equality import copied
 
         self._result = decoder.result
-        digests = self._digests() | {"position": decoder.position}
-        self._checked.append((digests, copied(self._state())))
+        self._checked.append((self._digests(decoder.position), copied(self._state())))
 
     def after_step(self, decoder: Any) -> None:
         """Keep what one more step has left, and let the caches get warm again."""
@@ -170,9 +168,7 @@ class _Arm:
         decoder.book()
         settle(decoder)
 
-    def _slice(
-        self, warmup: int, iters: int, seed: int, due: list[int], rows: bool
-    ) -> dict[str, Any]:
+    def _slice(self, warmup: int, iters: int, seed: int, due: list[int], rows: bool) -> Slice:
         from bench_prep.candidate.drawn import SETTLING
         from bench_prep.candidate.fold import Fold
         from bench_prep.measure.clocks import time_block
@@ -197,32 +193,31 @@ class _Arm:
             disturbances=disturbances,
         )
         self._result = None
-        return {
-            "event": "slice",
-            "samples": samples,
-            "disturbances": disturbances.to_json(),
-            "checked": [digests for digests, _ in self._checked],
-            "digests": self._fold.digests(rows=rows),
-            "processor_ns": decoder.processor_ns,
-            "counted": decoder.counted,
-        }
+        return Slice(
+            samples=samples,
+            disturbances=disturbances.to_json(),
+            checked=[digests for digests, _ in self._checked],
+            digests=self._fold.digests(rows=rows),
+            processor_ns=decoder.processor_ns,
+            counted=decoder.counted,
+        )
 
-    def _steps(self, path: str) -> dict[str, Any]:
-        return {"event": "steps", "steps": self._fold.steps(path)}
+    def _steps(self, path: str) -> StepSums:
+        return StepSums(self._fold.steps(path))
 
-    def _clock_cost(self) -> dict[str, Any]:
+    def _clock_cost(self) -> ClockCost:
         from bench_prep.measure.clocks import clock_cost
 
-        return {"event": "clock_cost", "ns": clock_cost(self._device)}
+        return ClockCost(clock_cost(self._device))
 
-    def _machine(self) -> dict[str, Any]:
-        return {"event": "machine", "state": self._read_machine().to_json()}
+    def _machine(self) -> Machine:
+        return Machine(self._read_machine())
 
-    def _check(self) -> dict[str, Any]:
+    def _check(self) -> Obeyed:
         check_imported(self._job)
-        return {"event": "checked"}
+        return Obeyed()
 
-    def _locate(self, path: str, file: str, checked: int | None) -> dict[str, Any]:
+    def _locate(self, path: str, file: str, checked: int | None) -> Located:
         import torch
 
         from bench_prep.snapshot import ABSENT, difference_at
@@ -231,7 +226,7 @@ class _Arm:
         difference = difference_at(
             path, expected, _storable(self._state(checked).get(path, ABSENT))
         )
-        return {"event": "difference", "difference": str(difference) if difference else path}
+        return Located(str(difference) if difference else path)
 
 
 def _storable(value: Any) -> Any:

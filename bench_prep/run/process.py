@@ -12,7 +12,9 @@ from bench_prep.candidate.findable import require_findable
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
 from bench_prep.decode.bring_up import bring_up, environment
+from bench_prep.decode.events import State
 from bench_prep.decode.imported import check_imported, import_vllm
+from bench_prep.run.events import Floor
 from bench_prep.settings import RunSettings
 
 
@@ -29,9 +31,9 @@ def _work(job: dict[str, Any]) -> None:
         use_once(runner, Workload.make(settings, runner.inputs_embeds_size, runner.dtype))
     if runners[0].device.type != "cpu":
         # First, because a first graph brings more of torch into being.
-        emit({"event": "floor", "ns": launch_floor(CudaDevice(runners[0].device.index))})
+        emit(Floor(launch_floor(CudaDevice(runners[0].device.index))))
     guard = Guard(*runners)  # before anything of the candidate runs
-    emit({"event": "state", "environment": environment(version, runners[0])})
+    emit(State(environment(version, runners[0])))
     try_candidate(settings, guard, emit)
 
 

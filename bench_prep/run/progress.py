@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench_prep.child.channel import Event
 from bench_prep.child.device import child_environment
-from bench_prep.child.launch import ended_early, run_isolated
-from bench_prep.errors import as_raised
+from bench_prep.child.launch import launched
+from bench_prep.decode.events import Imported, State
 from bench_prep.measure.records import Clock, Round
 from bench_prep.measure.state import Span
 from bench_prep.measure.stopping import StoppedBy
@@ -24,6 +25,14 @@ from bench_prep.measure.verdict import (
 from bench_prep.provenance.verify import Verification
 from bench_prep.report.sections import STOPPED
 from bench_prep.run.against import compare_worktrees
+from bench_prep.run.events import (
+    ClockCost,
+    Equal,
+    Floor,
+    OnlyInCandidate,
+    Stopped,
+    Timed,
+)
 from bench_prep.settings import Method, RunSettings
 from bench_prep.stages import Stages, Update
 
@@ -46,8 +55,6 @@ class Progress:
     slices: int | None = None
     checked_steps: int = 0
     stopped_by: StoppedBy | None = None
-    error: dict[str, Any] | None = None
-    done: bool = False
     finished_s: list[float] = field(default_factory=list)
 
 
@@ -60,21 +67,16 @@ def time_candidate(
 ) -> None:
     """Stages `launch`, `state`, `equal` and `time`, all in one timing process."""
     with stages.running("launch") as update:
-        returned = run_isolated(
-            "bench_prep.run.process",
-            {
-                "settings": settings.for_another_folder().model_dump(mode="json"),
-                "package_dir": str(verified.package_dir),
-                "hashes": verified.python_hashes,
-            },
-            child_environment(settings.device),
-            _watcher(settings, progress, stages, update),
-            log,
-        )
-    if progress.error is not None:
-        raise as_raised(progress.error)
-    if not progress.done:
-        raise ended_early(returned, log)
+        job = {
+            "settings": settings.for_another_folder().model_dump(mode="json"),
+            "package_dir": str(verified.package_dir),
+            "hashes": verified.python_hashes,
+        }
+        environment = child_environment(settings.device)
+        watch = _watcher(settings, progress, stages, update)
+        with launched("bench_prep.run.process", job, environment, log) as child:
+            for event in child.events():
+                watch(event)
     _timed(progress, stages)
 
 
@@ -94,62 +96,58 @@ def _timed(progress: Progress, stages: Stages) -> None:
 
 def _watcher(
     settings: RunSettings, progress: Progress, stages: Stages, update: Update
-) -> Callable[[dict[str, Any]], None]:
+) -> Callable[[Event], None]:
     """What is done with each event of the timing."""
 
     began = 0.0
 
-    def on_event(event: dict[str, Any]) -> None:
+    def on_event(event: Event) -> None:
         nonlocal began
-        match event["event"]:
-            case "imported":
-                stages.launched(event["package_dir"])
+        match event:
+            case Imported(package_dir):
+                stages.launched(package_dir)
                 update("bringing the runner into decode", "state")
-            case "state":
-                progress.environment |= event["environment"]
-                stages.passed("state", _state_line(settings, event["environment"]))
+            case State(environment):
+                progress.environment |= environment
+                stages.passed("state", _state_line(settings, environment))
                 update("proving the candidate equal", "equal")
-            case "only_in_candidate" if event["paths"]:
-                names = ", ".join(event["paths"][:_NAMES_SHOWN])
-                more = ", ..." if event["paths"][_NAMES_SHOWN:] else ""
+            case OnlyInCandidate(paths):
+                names = ", ".join(paths[:_NAMES_SHOWN])
+                more = ", ..." if paths[_NAMES_SHOWN:] else ""
                 stages.passed("", f"only the candidate has, so not compared: {names}{more}")
-            case "equal":
-                progress.environment["equality_steps"] = event["steps"]
-                progress.environment["boundaries_crossed"] = event["boundaries"]
-                progress.environment["seed"] = event["seed"]
+            case Equal(steps, boundaries, seed):
+                progress.environment["equality_steps"] = steps
+                progress.environment["boundaries_crossed"] = boundaries
+                progress.environment["seed"] = seed
                 stages.passed(
                     "equal",
-                    f"whole state identical after each of {event['steps']} steps, "
-                    f"{event['boundaries']} block boundaries among them",
+                    f"whole state identical after each of {steps} steps, "
+                    f"{boundaries} block boundaries among them",
                 )
                 began = time.monotonic()
                 update("the first round", "time")
-            case "round":
-                one = Round.from_json(event["round"])
-                progress.rounds.append(one)
-                if not one.left_out:
-                    progress.log_ratios.append(round_log_ratio(one, decisive(one)))
-                progress.spans.append(Span.from_json(event["span"]))
+            case Timed(round=timed):
+                progress.rounds.append(timed)
+                if not timed.left_out:
+                    progress.log_ratios.append(round_log_ratio(timed, decisive(timed)))
+                if event.span is not None:
+                    progress.spans.append(event.span)
                 progress.finished_s.append(time.monotonic() - began)
                 if len(progress.rounds) == 2:
                     _say_what_is_short(settings.method, progress.finished_s, stages)
-                progress.slices = event["slices"]
-                progress.environment["dispatched_pct"] = event["dispatched_pct"]
-                progress.environment["drawn_steps"] = event["drawn_steps"]
-                progress.checked_steps = event["checked_steps"]
+                progress.slices = event.slices
+                progress.environment["dispatched_pct"] = event.dispatched_pct
+                progress.environment["drawn_steps"] = event.drawn_steps
+                progress.checked_steps = event.checked_steps
                 update(_so_far(progress), "time")
-            case "clock_cost":
-                progress.clock_cost = event["ns"]
-            case "floor":
-                progress.floor = event["ns"]
-            case "stopped":
-                progress.stopped_by = event["by"]
+            case ClockCost(ns):
+                progress.clock_cost = ns
+            case Floor(ns):
+                progress.floor = ns
+            case Stopped(by):
+                progress.stopped_by = by
                 if len(progress.rounds) == 1:  # and there is no second one
                     _say_what_is_short(settings.method, progress.finished_s, stages)
-            case "error":
-                progress.error = event
-            case "done":
-                progress.done = True
 
     return on_event
 

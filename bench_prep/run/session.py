@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from bench_prep.candidate.alone import ROUNDS, Alone
 from bench_prep.candidate.arms import Arms
 from bench_prep.candidate.draws import repeatable
 from bench_prep.candidate.guard import Guard
 from bench_prep.candidate.load import attach, load_factory
+from bench_prep.child.channel import Event
 from bench_prep.decode.stretches import stretches
 from bench_prep.measure.clocks import clock_cost
 from bench_prep.measure.plan import Timing
 from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
+from bench_prep.run.events import ClockCost, Equal, Stopped, Timed
 from bench_prep.settings import RunSettings
 
 __all__ = ["Guard", "try_candidate"]
-Send = Callable[[dict[str, Any]], None]
+Send = Callable[[Event], None]
 
 
 def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     """Load the candidate, prove it equal on the guarded runner, and time it.
 
     `guard` was made before anything of the candidate has run. The events that go to `send`:
-    `equal`, `clock_cost`, one `round` per finished round, `stopped`.
+    `Equal`, `ClockCost`, one `Timed` per finished round, `Stopped`.
     Everything that a run draws comes from one seed: unless the settings have one, it is new, and
     made once the candidate has been loaded, so that the candidate cannot know it.
 
@@ -51,8 +52,8 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
     with arms.at_work(), repeatable(seed):
         proof = arms.prove(stretches(settings.position, arms.last_position, settings.block_sizes))
         guard.integrity.watch(**arms.watched)
-        send({"event": "equal", "steps": proof.steps, "boundaries": proof.boundaries, "seed": seed})
-        send({"event": "clock_cost", "ns": clock_cost(arms.device)})
+        send(Equal(proof.steps, proof.boundaries, seed))
+        send(ClockCost(clock_cost(arms.device)))
         timing = Timing(arms.take, settings.method)
         checked = 0
         for number, one in enumerate(timing.rounds(watch.left_out), start=1):
@@ -63,14 +64,13 @@ def try_candidate(settings: RunSettings, guard: Guard, send: Send) -> None:
             if alone is not None:
                 alone.require_kept(one)
             send(
-                {
-                    "event": "round",
-                    "round": one.to_json(),
-                    "dispatched_pct": arms.dispatched_pct,
-                    "slices": timing.slices,
-                    "span": watch.span and watch.span.to_json(),
-                    "drawn_steps": arms.compared,
-                    "checked_steps": checked,
-                }
+                Timed(
+                    one,
+                    watch.span,
+                    dispatched_pct=arms.dispatched_pct,
+                    slices=timing.slices,
+                    drawn_steps=arms.compared,
+                    checked_steps=checked,
+                )
             )
-    send({"event": "stopped", "by": timing.stopped_by})
+    send(Stopped(timing.stopped_by))

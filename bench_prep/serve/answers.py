@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from bench_prep.serve.events import Answered
 from bench_prep.serve.other_work import OtherWork
 
 #: The servers of a comparison, in the order in which they run.
@@ -43,18 +43,18 @@ class Answer:
     expected: str | None = None
 
     @classmethod
-    def of(cls, event: Mapping[str, Any], prompt_tokens: int, expected: str | None) -> Answer:
-        """From an `answer` event of the client's process."""
+    def of(cls, event: Answered, prompt_tokens: int, expected: str | None) -> Answer:
+        """From what the client's process sent."""
         return cls(
-            prompt_tokens=event["prompt_tokens"] or prompt_tokens,
-            tokens=tuple(event["tokens"]),
-            text=event["text"],
-            finish=event["finish"],
-            ttft=event["ttft_s"],
-            latency=event["latency_s"],
-            itl=tuple(event["itl_s"]),
-            chunks=tuple(event["chunk_tokens"]),
-            logprobs=tuple(math.nan if one is None else one for one in event["logprobs"]),
+            prompt_tokens=event.prompt_tokens or prompt_tokens,
+            tokens=tuple(event.tokens),
+            text=event.text,
+            finish=event.finish or "",
+            ttft=event.ttft_s,
+            latency=event.latency_s,
+            itl=tuple(event.itl_s),
+            chunks=tuple(event.chunk_tokens),
+            logprobs=tuple(math.nan if one is None else one for one in event.logprobs),
             expected=expected,
         )
 

@@ -5,7 +5,7 @@
 takes a stream that ends early for a whole one, and drops the text of an error. So it is given a
 session that keeps what the server sent, from which these are read afterwards, outside of all times.
 
-Started by `provenance.launch`. Its events: `ready`, then one `answer` per command.
+Started by `provenance.launch`. Its events: `ClientReady`, then one `Answered` per command.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from bench_prep.child.channel import commands, emit
 from bench_prep.child.job import do_job
 from bench_prep.errors import Missing
+from bench_prep.serve.events import Answered, ClientReady
 
 
 def _work(job: dict[str, Any]) -> None:
@@ -34,7 +35,7 @@ def _work(job: dict[str, Any]) -> None:
             "run scripts/run_bench.sh, or install vLLM beside bench-prep",
         ) from None
 
-    async def ask(command: dict[str, Any]) -> dict[str, Any]:
+    async def ask(command: dict[str, Any]) -> Answered:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=job["stall_s"])
         async with aiohttp.ClientSession(timeout=timeout) as session:
             kept = KeptSession(session)
@@ -51,23 +52,23 @@ def _work(job: dict[str, Any]) -> None:
             gc.disable()  # a collection in the middle of a stream would be a slow token
             output = await client.async_request_openai_completions(given, session=kept)
             gc.enable()
-        return {
-            "ttft_s": output.ttft,
-            "latency_s": output.latency,
-            "itl_s": output.itl,
-            "text": output.generated_text,
-            "error": last_line(output.error),
-            "status": kept.status,
-            "body": kept.body,
+        return Answered(
+            ttft_s=output.ttft,
+            latency_s=output.latency,
+            itl_s=output.itl,
+            text=output.generated_text,
+            error=last_line(output.error),
+            status=kept.status,
+            body=kept.body,
             **said_in(b"".join(kept.chunks)),
-        }
+        )
 
     gc.freeze()  # what is imported is never looked at again
     _first_in_line()
-    emit({"event": "ready", "environment": _environment()})
+    emit(ClientReady(_environment()))
     with asyncio.Runner() as runner:
         for command in commands():
-            emit({"event": "answer", **runner.run(ask(command))})
+            emit(runner.run(ask(command)))
 
 
 def _first_in_line() -> None:

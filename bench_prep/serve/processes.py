@@ -13,8 +13,11 @@ from typing import Any
 
 import httpx
 
-from bench_prep.child.launch import Child, launched
-from bench_prep.errors import BenchPrepError, Missing, UsageError, as_raised
+from bench_prep.child.launch import launched
+from bench_prep.child.log_end import end_of
+from bench_prep.child.parent_end import Child
+from bench_prep.errors import Missing, UsageError
+from bench_prep.serve.events import Answered, ClientReady
 from bench_prep.serve.names import CLIENT, SERVER
 
 #: What a server does at its start, by what vLLM or Triton writes when it does it.
@@ -29,8 +32,8 @@ _STAGES = {
 }
 #: A line for a stage that takes longer.
 _SECONDS_BETWEEN_LINES = 30.0
-#: Lines of a server's log that an error shows.
-_LINES_SHOWN = 5
+#: Lines of a server's log that say what was wrong.
+_MARKS = ("Error", "ERROR")
 _HTTP_S = 30.0
 #: As for the timed requests: no proxy of the environment, and the system's certificates.
 _DIRECT: dict[str, Any] = {
@@ -62,21 +65,7 @@ class Service:
 
     def ended(self) -> str:
         """How its process ended, with the end of its log; "" while it runs or is not ours."""
-        code = None if self.child is None else self.child.poll()
-        if code is None:
-            return ""
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f"the server ended {how}{end_of(self.log)}"
-
-
-def end_of(log: Path | None) -> str:
-    """The last lines of a log, those with an error first, for a message."""
-    if log is None or not log.exists():
-        return ""
-    lines = [one for one in log.read_text("utf-8", "replace").splitlines() if one.strip()]
-    told = [one for one in lines if "Error" in one or ("ERROR" in one and "Traceback" not in one)]
-    shown = "".join(f"\n    {one[:200]}" for one in (told or lines)[-_LINES_SHOWN:])
-    return f"; the end of its log {log}:{shown}"
+        return "" if self.child is None or self.child.poll() is None else self.child.ending()
 
 
 def free_port(wanted: int | None = None) -> int:
@@ -117,7 +106,7 @@ def served(
     chosen = free_port(port)
     address = ["--host", "127.0.0.1", "--port", str(chosen)]
     job = {"arguments": ["serve", *arguments, *address]}
-    with launched(module, job, environment, log) as child:
+    with launched(module, job, environment, log, who="the server", marks=_MARKS) as child:
         service = Service(f"http://127.0.0.1:{chosen}", log, child)
         began = time.monotonic()
         ready, said, told = False, "", 0.0
@@ -130,7 +119,8 @@ def served(
             waited = time.monotonic() - began
             if not ready and waited > patience.start_s:
                 raise ServiceFailed(
-                    f"the server was not ready after {patience.start_s:g} s{end_of(log)}",
+                    f"the server was not ready after {patience.start_s:g} s; "
+                    + end_of(log, _MARKS),
                     "give it more with --start-timeout",
                 )
             stage = stage_in(log)
@@ -187,65 +177,55 @@ def version_of(url: str) -> str | None:
 class Client:
     """The client's process: one request at a time, the same process for all servers."""
 
-    def __init__(self, child: Child, log: Path) -> None:
-        self._child, self._log = child, log
-        self._events = child.events()
+    def __init__(self, child: Child) -> None:
+        self._child = child
 
     def ready(self) -> dict[str, Any]:
         """Wait until vLLM's client is imported; the environment columns that it knows."""
-        found: dict[str, Any] = self._next("ready")["environment"]
-        return found
+        return self._child.answer(ClientReady).environment
 
-    def ask(self, service: Service, command: dict[str, Any], patience: Patience) -> dict[str, Any]:
+    def ask(self, service: Service, command: dict[str, Any], patience: Patience) -> Answered:
         """The whole answer to one request: token ids, times, log-probabilities.
 
         Raises:
             ServiceFailed: there is none, or not all of it.
         """
-        self._child.send({"url": service.url} | command)
-        answer = self._next("answer")
+        answer = self._child.ask(Answered, url=service.url, **command)
         if problem := problem_of(answer, command["max_tokens"], patience):
             time.sleep(0.3)  # a process that dies closes its connections first
             raise ServiceFailed(service.ended() or problem, "see the server's log")
         return answer
 
-    def _next(self, kind: str) -> dict[str, Any]:
-        event = next(self._events, {"event": "ended"})
-        if event["event"] == kind:
-            return event
-        if event["event"] == "error":
-            raise as_raised(event)
-        raise BenchPrepError(f"the client's process ended early{end_of(self._log)}")
-
 
 @contextmanager
 def client(patience: Patience, environment: dict[str, str], log: Path) -> Iterator[Client]:
     """The client's process for the time of a context."""
-    with launched(CLIENT, {"stall_s": patience.stall_s}, environment, log) as child:
-        yield Client(child, log)
+    job = {"stall_s": patience.stall_s}
+    with launched(CLIENT, job, environment, log, who="the client's process") as child:
+        yield Client(child)
 
 
-def problem_of(answer: dict[str, Any], max_tokens: int, patience: Patience) -> str:
+def problem_of(answer: Answered, max_tokens: int, patience: Patience) -> str:
     """What is wrong with an answer, in words; "" for a whole one."""
-    if answer["status"] is None:
-        if "Timeout" in answer["error"]:
+    if answer.status is None:
+        if "Timeout" in answer.error:
             return f"the server did not answer for {patience.stall_s:g} s (--stall-timeout)"
-        return f"the server cannot be reached: {answer['error']}"
-    if answer["status"] != 200:
-        return f"the server answered {answer['status']}: {answer['body'][:300]}"
-    got = len(answer["tokens"])
-    if answer["stream_error"]:
-        return f"the server ended the stream with an error: {answer['stream_error'][:300]}"
-    if "Timeout" in answer["error"]:
+        return f"the server cannot be reached: {answer.error}"
+    if answer.status != 200:
+        return f"the server answered {answer.status}: {answer.body[:300]}"
+    got = len(answer.tokens)
+    if answer.stream_error:
+        return f"the server ended the stream with an error: {answer.stream_error[:300]}"
+    if "Timeout" in answer.error:
         return (
             f"the server hangs: no token for {patience.stall_s:g} s after {got} of {max_tokens} "
             "tokens (--stall-timeout)"
         )
-    if answer["error"] or not answer["whole"] or answer["finish"] is None:
-        why = f" ({answer['error']})" if answer["error"] else ""
+    if answer.error or not answer.whole or answer.finish is None:
+        why = f" ({answer.error})" if answer.error else ""
         return f"the stream was closed early, after {got} of {max_tokens} tokens{why}"
     if not got:
         return "the server sent no token ids: it is no vLLM that knows return_token_ids"
-    if answer["completion_tokens"] not in (None, got):
-        return f"the server counts {answer['completion_tokens']} tokens, and sent {got}"
+    if answer.completion_tokens not in (None, got):
+        return f"the server counts {answer.completion_tokens} tokens, and sent {got}"
     return ""

@@ -11,21 +11,23 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep import __version__
-from bench_prep.child.launch import run_isolated, temporary_folder
+from bench_prep.child.channel import Event
+from bench_prep.child.launch import temporary_folder
 from bench_prep.engine.vllm.launch import (
     begin,
     engine_arguments,
     engine_environment,
-    require_done,
+    launched_engine,
+    not_used_in,
     unpinned,
 )
 from bench_prep.engine.vllm.names import LOAD_FORMAT
 from bench_prep.engine.vllm.shapes import write_model
 from bench_prep.errors import EXIT_INCONCLUSIVE, UsageError
-from bench_prep.fastpath.log_lines import NOT_USED
 from bench_prep.stages import Stages, Update
 from bench_prep.steps.chrome import chrome_trace, last_run
 from bench_prep.steps.device import device_steps, read_profile
+from bench_prep.steps.events import Compared, Loaded, Profiled, Recorded
 from bench_prep.steps.frames import arm_of, blocked, frames_of
 from bench_prep.steps.parts import FOLDER, RECORDERS
 from bench_prep.steps.recorder import CAPACITY, read_recording
@@ -101,28 +103,13 @@ class Workload:
 
 
 @dataclass
-class _Told:
-    """What the engine's process sent."""
+class _Engine:
+    """What the engine's process has sent so far."""
 
-    loaded: dict[str, Any] = field(default_factory=dict)
+    loaded: Loaded = field(init=False)
     checked: int = 0
-    stretches: list[Stretch] = field(default_factory=list)
-    steps: list[list[int]] = field(default_factory=list)
-    profiled: dict[str, dict[str, Any]] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
-
-    def on_event(self, event: dict[str, Any]) -> None:
-        self.last = event
-        match event["event"]:
-            case "loaded":
-                self.loaded = event
-            case "equal":
-                self.checked = event["steps"]
-            case "recorded":
-                self.stretches = [Stretch(**one) for one in event["stretches"]]
-                self.steps = event["steps"]
-            case "profiled":
-                self.profiled[event["arm"]] = event
+    recorded: Recorded = field(init=False)
+    profiled: dict[str, Profiled] = field(default_factory=dict)
 
 
 def show_steps(work: Workload, device: str, *, output: Path, command: str, console: Console) -> int:
@@ -136,46 +123,47 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     TABLE.check_writable(output)
     begun = begin("steps", device, console)
     stages = begun.stages
-    told = _Told()
+    engine = _Engine()
     with temporary_folder() as scratch, stages.running("engine") as update:
         update("loading the model")
         recordings_folder = scratch / "recordings"
         recordings_folder.mkdir()
         model = scratch / "model"
         model.mkdir()
-        run_isolated(
-            "bench_prep.steps.process",
-            {
-                "engine": work.engine(model, device),
-                "prompt_tokens": work.prompt_tokens,
-                "warmup": WARMUP,
-                "iters": work.stretch,
-                "rounds": work.rounds,
-            },
-            engine_environment(device, fastpath=True)
-            | {FOLDER: str(recordings_folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-            _saying(told, stages, update),
-            begun.log,
-        )
-        lines = require_done(told.last, begun.log)
+        job = {
+            "engine": work.engine(model, device),
+            "prompt_tokens": work.prompt_tokens,
+            "warmup": WARMUP,
+            "iters": work.stretch,
+            "rounds": work.rounds,
+        }
+        environment = engine_environment(device, fastpath=True) | {
+            FOLDER: str(recordings_folder),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        }
+        keep = _keeping(engine, stages, update)
+        with launched_engine("bench_prep.steps.process", job, environment, begun.log) as child:
+            for event in child.events():
+                keep(event)
         recordings = {name: read_recording(recordings_folder, name) for name in RECORDERS}
         profiles = {
-            arm: read_profile(recordings_folder / f"{arm}.profile.json", event["offset_ns"])
-            for arm, event in told.profiled.items()
+            arm: read_profile(recordings_folder / f"{arm}.profile.json", event.offset_ns)
+            for arm, event in engine.profiled.items()
         }
     arms, shown = [], []
-    for name in dict.fromkeys(one.arm for one in told.stretches):
+    loaded, steps, stretches = engine.loaded, engine.recorded.steps, engine.recorded.stretches
+    for name in dict.fromkeys(one.arm for one in stretches):
         arm = arm_of(
             name,
-            told.steps,
-            told.stretches,
+            steps,
+            stretches,
             recordings,
-            asynchronous=told.loaded["asynchronous"],
+            asynchronous=loaded.asynchronous,
         )
-        frames = frames_of(told.steps, told.stretches, name, True)
+        frames = frames_of(steps, stretches, name, True)
         profile = profiles.get(name)
         if profile is not None:
-            frames = frames_of(told.profiled[name]["steps"], [Stretch(name, True, 0)], name, True)
+            frames = frames_of(engine.profiled[name].steps, [Stretch(name, True, 0)], name, True)
             arm = replace(
                 arm,
                 device=device_steps(profile.activities, frames.begins, frames.ends),
@@ -183,8 +171,8 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             )
         arms.append(arm)
         shown.append(last_run(name, frames, profile.activities if profile else ()))
-    found = result_of(arms, told.steps, told.stretches, tuple(told.loaded["record_ns"]))
-    stages.passed("engine", _engine_line(work, told, lines))
+    found = result_of(arms, steps, stretches, loaded.record_ns)
+    stages.passed("engine", _engine_line(work, engine.checked, begun.log))
     frame = rows(
         found,
         {
@@ -192,24 +180,24 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
             "started": begun.started,
             "model": work.model,
             "prompt_tokens": work.prompt_tokens,
-            "max_model_len": told.loaded["settings"]["max_model_len"],
+            "max_model_len": loaded.settings["max_model_len"],
             "eager": work.eager,
             "rounds": work.rounds,
             "stretch": work.stretch,
         }
         | begun.provenance
-        | unpinned(told.loaded["environment"])
+        | unpinned(loaded.environment)
         | {
             "bench_prep_version": __version__,
             "command": command,
-            "equality_steps": told.checked,
+            "equality_steps": engine.checked,
         },
     )
     trace = chrome_trace(shown, recordings, {"command": command, "run": begun.run_id})
     trace_file = trace_path(output, begun.run_id)
     TABLE.keep(output, frame.to_dict("records"), begun.run_id, trace_file, trace)
     console.print(view(found))
-    if not told.profiled:
+    if not engine.profiled:
         stages.passed("", "no device: on the CPU platform the forward is the host's own work")
     elif any(arm.device is None for arm in arms):
         stages.passed("", "the profiler saw no work of the device in these steps: not known")
@@ -217,40 +205,41 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     return EXIT_INCONCLUSIVE if found.inconclusive else 0
 
 
-def _saying(told: _Told, stages: Stages, update: Update) -> Callable[[dict[str, Any]], None]:
+def _keeping(engine: _Engine, stages: Stages, update: Update) -> Callable[[Event], None]:
     """Keep what the engine's process sends, and show each stage as it passes."""
     began = time.monotonic()
 
-    def on_event(event: dict[str, Any]) -> None:
-        told.on_event(event)
+    def on_event(event: Event) -> None:
         took = f"after {time.monotonic() - began:.0f} s"
-        match event["event"]:
-            case "loaded":
-                found = unpinned(event["environment"])
+        match event:
+            case Loaded(environment):
+                engine.loaded = event
+                here = unpinned(environment)
                 stages.passed(
                     "launch",
-                    f"vLLM {found['vllm_version']} on {found['device_name']}, loaded {took}",
+                    f"vLLM {here['vllm_version']} on {here['device_name']}, loaded {took}",
                 )
                 update("warming up, and comparing the fast path with vLLM's own preparation")
-            case "equal":
-                stages.passed(
-                    "equal", f"both preparations left the same state in {told.checked} steps"
-                )
+            case Compared(steps):
+                engine.checked = steps
+                stages.passed("equal", f"both preparations left the same state in {steps} steps")
                 update("recording", "steps")
-            case "recorded":
-                counted = sum(number >= 0 for _, number in told.steps)
-                stages.passed("steps", f"{counted} in {len(told.stretches)} stretches, {took}")
+            case Recorded(stretches, recorded):
+                engine.recorded = event
+                counted = sum(number >= 0 for _, number in recorded)
+                stages.passed("steps", f"{counted} in {len(stretches)} stretches, {took}")
                 update("profiling the device", "device")
-            case "profiled":
-                stages.passed("device", f"{event['arm']}: {len(event['steps'])} steps profiled")
+            case Profiled(arm, profiled):
+                engine.profiled[arm] = event
+                stages.passed("device", f"{arm}: {len(profiled)} steps profiled")
 
     return on_event
 
 
-def _engine_line(work: Workload, told: _Told, lines: list[str]) -> str:
+def _engine_line(work: Workload, checked: int, log: Path) -> str:
     counted = work.stretch * work.rounds
     text = f"{work.model} after a prompt of {work.prompt_tokens} tokens; {2 * counted} steps of "
-    if told.checked:
-        return f"{text}vLLM's own preparation, {counted} of the fast path ({told.checked} compared)"
-    why = next((line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), "")
-    return f"{text}vLLM's own preparation; the fast path does not serve it ({why or 'no plugin'})"
+    if checked:
+        return f"{text}vLLM's own preparation, {counted} of the fast path ({checked} compared)"
+    why = not_used_in(log) or "no plugin"
+    return f"{text}vLLM's own preparation; the fast path does not serve it ({why})"

@@ -14,6 +14,7 @@ from typing import Any
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
 from bench_prep.errors import Inconclusive
+from bench_prep.steps.events import Compared, Loaded, Profiled, Recorded
 from bench_prep.steps.parts import CLIENT, CLIENT_SCOPES, FAST, FOLDER, OWN, SCHEDULER, WORKER
 from bench_prep.steps.probes import Scopes
 from bench_prep.steps.recorder import Recorder
@@ -41,19 +42,13 @@ def _work(job: dict[str, Any]) -> None:
         return llm.collective_rpc(method, args=arguments)[0]
 
     found = ask("timed_environment")
-    emit(
-        {
-            "event": "loaded",
-            **found,
-            "record_ns": ask("record_cost_ns"),
-            "asynchronous": ask("schedules_asynchronously"),
-        }
-    )
+    asynchronous = ask("schedules_asynchronously")
+    emit(Loaded(**found, record_ns=ask("record_cost_ns"), asynchronous=asynchronous))
     request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
     fast = ask("begin_check")
     compared = request.warm_up(checked=fast)
     if fast:
-        emit({"event": "equal", "steps": compared})
+        emit(Compared(compared))
     client = Recorder(Path(os.environ[FOLDER]), CLIENT)
     client.here()
     Scopes(client, CLIENT_SCOPES).use()
@@ -73,14 +68,14 @@ def _work(job: dict[str, Any]) -> None:
 
     stretches = [one for number in range(job["rounds"]) for one in plan(number, fast=fast)]
     steps = record(stretches, job["iters"])
-    emit({"event": "recorded", "stretches": [asdict(one) for one in stretches], "steps": steps})
+    emit(Recorded(stretches, steps))
     if found["environment"]["platform"] != "cpu":
         for arm in (OWN, FAST)[: 1 + fast]:
             profile = Path(os.environ[FOLDER]) / f"{arm}.profile.json"
             ask("begin_profile")
             steps = record([Stretch(arm, True, 0)], PROFILED)
             offset = ask("end_profile", str(profile))
-            emit({"event": "profiled", "arm": arm, "steps": steps, "offset_ns": offset})
+            emit(Profiled(arm, steps, offset))
     llm.llm_engine.engine_core.shutdown()
 
 

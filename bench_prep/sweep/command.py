@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +15,14 @@ from rich.console import Console
 from bench_prep import __version__
 from bench_prep.candidate.findable import require_findable
 from bench_prep.candidate.served_source import require_served
+from bench_prep.child.channel import Event
 from bench_prep.child.device import child_environment, require_device
-from bench_prep.child.launch import ended_early, run_isolated
+from bench_prep.child.launch import launched
+from bench_prep.decode.events import Imported, State
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
     UsageError,
-    as_raised,
 )
 from bench_prep.files import as_user_error, check_replaceable, not_interrupted, replace
 from bench_prep.measure.records import Clock, Round
@@ -30,6 +32,7 @@ from bench_prep.provenance.timed_vllm import Source, prove_source
 from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.sweep.axes import AXES, LEAST_POINTS, MOST_POINTS, Point, points_of
+from bench_prep.sweep.events import Ended, EqualAt, Lap, LeftOut, Proved
 from bench_prep.sweep.figure import can_draw, require_matplotlib, svg
 from bench_prep.sweep.store import TABLE, load, rows
 from bench_prep.sweep.view import is_inconclusive, view
@@ -77,7 +80,6 @@ class _Told:
     of_point: dict[Point, dict[str, Any]] = field(default_factory=dict)
     clock_cost: dict[Clock, int] = field(default_factory=dict)
     stopped_by: str = ""
-    last: dict[str, Any] = field(default_factory=dict)
 
     @property
     def laps(self) -> int:
@@ -123,25 +125,20 @@ def _swept(work: Sweep, source: Source, output: Path, figure: Path | None, conso
     interrupted = False
     try:
         with stages.running("launch") as update:
-            returned = run_isolated(
-                "bench_prep.sweep.process",
-                {
-                    "reference": work.reference.for_another_folder().model_dump(mode="json"),
-                    "axes": list(work.axes),
-                    "points": work.points,
-                    "margin": work.margin,
-                    "budget_s": work.budget_s,
-                    "package_dir": str(verified.package_dir),
-                    "hashes": verified.python_hashes,
-                },
-                child_environment(work.reference.device),
-                _watcher(told, stages, update),
-                log,
-            )
-        if told.last.get("event") == "error":
-            raise as_raised(told.last)
-        if told.last.get("event") != "done":
-            raise ended_early(returned, log)
+            job = {
+                "reference": work.reference.for_another_folder().model_dump(mode="json"),
+                "axes": list(work.axes),
+                "points": work.points,
+                "margin": work.margin,
+                "budget_s": work.budget_s,
+                "package_dir": str(verified.package_dir),
+                "hashes": verified.python_hashes,
+            }
+            environment = child_environment(work.reference.device)
+            watch = _watcher(told, stages, update)
+            with launched("bench_prep.sweep.process", job, environment, log) as child:
+                for event in child.events():
+                    watch(event)
     except KeyboardInterrupt:
         if told.laps < 2:
             raise
@@ -207,53 +204,51 @@ def _write(path: Path, frame: pd.DataFrame) -> None:
         replace(path.resolve(), svg(frame))
 
 
-def _watcher(told: _Told, stages: Stages, update: Update) -> Any:
+def _watcher(told: _Told, stages: Stages, update: Update) -> Callable[[Event], None]:
     """What is done with each event of the timing process."""
 
-    def on_event(event: dict[str, Any]) -> None:
-        told.last = event
-        point = told.points.get((event.get("axis", ""), event.get("value", 0)))
-        match event["event"]:
-            case "imported":
-                stages.launched(event["package_dir"])
+    def on_event(event: Event) -> None:
+        match event:
+            case Imported(package_dir):
+                stages.launched(package_dir)
                 update("bringing the runner into decode", "state")
-            case "state":
-                told.environment |= event["environment"]
-                stages.passed(
-                    "state",
-                    f"vLLM {event['environment']['vllm_version']} on "
-                    f"{event['environment']['device_name']}",
-                )
+            case State(environment):
+                told.environment |= environment
+                where = f"vLLM {environment['vllm_version']} on {environment['device_name']}"
+                stages.passed("state", where)
                 update("making a pair of runners for each point", "state")
-            case "left_out" if point is not None:
-                told.left_out[point] = event["reason"]
-                stages.passed("", f"left out: {point}: {event['reason']}")
-            case "equal" if point is not None:
+            case LeftOut(axis, value, reason):
+                point = told.points[axis, value]
+                told.left_out[point] = reason
+                stages.passed("", f"left out: {point}: {reason}")
+            case EqualAt(axis, value, steps, boundaries):
+                point = told.points[axis, value]
                 told.rounds[point] = []
                 told.of_point[point] = {
-                    "equality_steps": event["steps"],
-                    "boundaries_crossed": event["boundaries"],
+                    "equality_steps": steps,
+                    "boundaries_crossed": boundaries,
                 }
                 update(f"{point}: identical", "equal")
-            case "proved":
-                told.environment["seed"] = event["seed"]
-                told.clock_cost = event["clock_cost"]
-                steps = sum(one["equality_steps"] for one in told.of_point.values())
+            case Proved(seed, clock_cost, seconds):
+                told.environment["seed"] = seed
+                told.clock_cost = clock_cost
+                proved = sum(one["equality_steps"] for one in told.of_point.values())
                 stages.passed(
                     "equal",
                     f"whole state identical at {len(told.of_point)} points, after each of "
-                    f"{steps} steps; ready after {event['seconds']:.0f} s",
+                    f"{proved} steps; ready after {seconds:.0f} s",
                 )
                 update("the first lap", "time")
-            case "round" if point is not None:
-                told.rounds[point].append(Round.from_json(event["round"]))
+            case Lap(axis, value, timed):
+                point = told.points[axis, value]
+                told.rounds[point].append(timed)
                 told.of_point[point] |= {
-                    "drawn_steps": event["drawn_steps"],
-                    "dispatched_pct": event["dispatched_pct"],
+                    "drawn_steps": event.drawn_steps,
+                    "dispatched_pct": event.dispatched_pct,
                 }
                 update(f"lap {told.laps}, {point}", "time")
-            case "stopped":
-                told.stopped_by = event["by"]
+            case Ended(by):
+                told.stopped_by = by or ""
 
     return on_event
 

@@ -13,6 +13,7 @@ from bench_prep.candidate.findable import require_findable
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
 from bench_prep.decode.bring_up import bring_up, environment
+from bench_prep.decode.events import State
 from bench_prep.decode.imported import check_imported, import_vllm
 from bench_prep.settings import RunSettings
 from bench_prep.sweep.axes import points_of
@@ -28,7 +29,7 @@ def _work(job: dict[str, Any]) -> None:
     require_findable(reference.candidate)
     # The platform's faults are the reference's; a point's own are that point's.
     first = bring_up(reference, version, job, 2)
-    emit({"event": "state", "environment": environment(version, first[0])})
+    emit(State(environment(version, first[0])))
     budget = Budget(job["budget_s"])
     guards = guarded(points, reference, first, budget, emit)
     time_points(points, guards, reference, job["margin"], budget, emit)

@@ -18,6 +18,7 @@ from bench_prep.candidate.arms import Arms
 from bench_prep.candidate.draws import repeatable
 from bench_prep.candidate.guard import Guard
 from bench_prep.candidate.load import attach, load_factory
+from bench_prep.child.channel import Event
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Workload, use_once
 from bench_prep.errors import BenchPrepError, Missing
@@ -28,9 +29,10 @@ from bench_prep.measure.state import state_reader
 from bench_prep.measure.watch import Watch
 from bench_prep.settings import RunSettings
 from bench_prep.sweep.axes import Point
+from bench_prep.sweep.events import Ended, EqualAt, Lap, LeftOut, Proved
 from bench_prep.sweep.laps import Budget, Laps
 
-Send = Callable[[dict[str, Any]], None]
+Send = Callable[[Event], None]
 #: Steps before and after a block boundary at which the twins' whole states are compared.
 _MARGIN = 1
 #: Copies of a runner's host buffers: two runners and two states that are compared.
@@ -48,7 +50,7 @@ def guarded(
     budget: Budget,
     send: Send,
 ) -> dict[Point, Guard]:
-    """A guarded pair of runners for each point that can exist; of the others `left_out` is sent.
+    """A guarded pair of runners for each point that can exist; of the others `LeftOut` is sent.
 
     Points that differ in position alone have the same runners. `first` are those of the reference.
 
@@ -70,7 +72,7 @@ def guarded(
                 use_once(runner, Workload.make(point.settings, hidden, dtype))
         except Exception as error:
             why = _why(error)
-            send(_left_out(point, why))
+            send(LeftOut(point.axis, point.value, why))
         else:
             made.append(point)
     if not made:
@@ -131,10 +133,10 @@ def time_points(
                     proof = one.prove(walked)
         except (Missing, MemoryError, torch.OutOfMemoryError) as error:
             why = _why(error)
-            send(_left_out(point, why))
+            send(LeftOut(point.axis, point.value, why))
         else:
             arms[point] = one
-            send(_of(point, "equal", steps=proof.steps, boundaries=proof.boundaries))
+            send(EqualAt(point.axis, point.value, proof.steps, proof.boundaries))
     if not arms:
         raise Missing(f"no point of the sweep can be timed: {why}", "choose other --axes")
     arms = {point: arms[point] for point in points if point in arms}
@@ -146,8 +148,7 @@ def time_points(
             for name, value in one.watched.items()
         }
     )
-    cost = clock_cost(first.device)
-    send({"event": "proved", "seed": seed, "clock_cost": cost, "seconds": budget.spent})
+    send(Proved(seed, clock_cost(first.device), budget.spent))
     laps = Laps(
         {point: _taking(point, one, seed) for point, one in arms.items()},
         watch.left_out,
@@ -165,19 +166,11 @@ def time_points(
                 one.require_own_work()
                 seen, chosen = number + 1, int(drawn.integers(len(arms)))
             one.require_saved(timed)
-        send(
-            _of(
-                point,
-                "round",
-                round=timed.to_json(),
-                drawn_steps=one.compared,
-                dispatched_pct=one.dispatched_pct,
-            )
-        )
+        send(Lap(point.axis, point.value, timed, one.compared, one.dispatched_pct))
     for point, one in {guards[point]: (point, one) for point, one in arms.items()}.values():
         with _at(point, seed), one.at_work():
             one.require_own_work()
-    send({"event": "stopped", "by": laps.stopped_by})
+    send(Ended(laps.stopped_by))
 
 
 def boundaries(position: int, last: int, block_sizes: tuple[int, ...]) -> list[range]:
@@ -236,14 +229,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, BenchPrepError):
         return f"{error.message} ({error.remedy})" if error.remedy else error.message
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
-
-
-def _of(point: Point, event: str, **more: Any) -> dict[str, Any]:
-    return {"event": event, "axis": point.axis, "value": point.value, **more}
-
-
-def _left_out(point: Point, reason: str) -> dict[str, Any]:
-    return _of(point, "left_out", reason=reason)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_what_a_step_imports_is_checked_before_the_result_counts(tmp_path: Path)
     with os.fdopen(read_end) as events:
         (event,) = map(json.loads, events)
     assert done.returncode == 0
-    assert (event["event"], event["exit_code"]) == ("error", 5)
+    assert (event["event"], event["exit_code"]) == ("bench_prep.child.channel:Failed", 5)
     assert "vllm.late was imported" in event["message"]
 
 

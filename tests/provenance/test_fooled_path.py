@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from bench_prep.child.launch import run_isolated
 from bench_prep.errors import Missing, NotTheWorktree
 from bench_prep.provenance import verify
 from bench_prep.provenance.build import BuiltWheel, build_wheel
 from bench_prep.provenance.install import install_wheel, installed_vllm
 from bench_prep.provenance.verify import require_ok
 from bench_prep.provenance.worktree import open_worktree
+from tests.child.said import run_isolated
 from tests.environments import make_bare_environment, site_packages
 
 pytest.importorskip("setuptools")
@@ -65,7 +65,7 @@ class Environment:
             "from pathlib import Path\n"
             "from bench_prep.child.launch import run_isolated\n"
             "job = {'code': 'import vllm.v1.utils as u; emit({\"file\": u.__file__})'}\n"
-            "run_isolated('tests.provenance.probe', job, {}, print, Path('probe.log'))\n"
+            "run_isolated('tests.child.probe', job, {}, print, Path('probe.log'))\n"
         )
         done = self.call("-P", "-c", code)
         assert str(self.site / "vllm" / "v1" / "utils.py") in done.stdout, done.stderr
@@ -187,7 +187,7 @@ def test_a_vllm_folder_in_tmp(tmp_path: Path) -> None:
     )
     second_vllm(Path("/tmp"))
     try:
-        run_isolated("tests.provenance.probe", {"code": code}, {}, events.append, tmp_path / "log")
+        run_isolated("tests.child.probe", {"code": code}, {}, events.append, tmp_path / "log")
     finally:
         shutil.rmtree(decoy)
     (event,) = events

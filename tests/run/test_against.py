@@ -9,36 +9,34 @@ import pytest
 
 from bench_prep.errors import BenchPrepError, OutputsDiffer
 from bench_prep.run.against import _Comparison
+from bench_prep.run.events import Digests, OnlyInCandidate
 from bench_prep.settings import RunSettings
 
 
 class Gone:
     """A process that answers nothing, so that a difference is named by its path alone."""
 
-    def ask(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def ask(self, *_: Any, **__: Any) -> Any:
         raise BenchPrepError("gone")
 
 
-def comparison(events: list[dict[str, Any]]) -> _Comparison:
+def comparison(events: list[Any]) -> _Comparison:
     gone: Any = Gone()
     return _Comparison(RunSettings(), gone, gone, gone, Path(), events.append)
 
 
 def state(
     moved: tuple[str, ...] = (), memory: dict[str, int] | None = None, **digests: str
-) -> dict[str, Any]:
-    return {
-        "digests": {n.replace("__", "."): d for n, d in digests.items()},
-        "moved": list(moved),
-        "memory": memory or {},
-    }
+) -> Digests:
+    named = {name.replace("__", "."): digest for name, digest in digests.items()}
+    return Digests(named, list(moved), memory or {})
 
 
 def test_an_attribute_that_only_the_candidate_has_is_named_and_exempt() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     one = comparison(events)
     one._exempt(state(slots="a"), state(slots="a", cached="b"))
-    assert events == [{"event": "only_in_candidate", "paths": ["cached"]}]
+    assert events == [OnlyInCandidate(["cached"])]
     one._compare(state(slots="a"), state(slots="a", cached="c", cached__deep="d"), "now")
 
 
@@ -57,10 +55,9 @@ def test_what_the_candidate_lacks_is_a_difference() -> None:
 
 
 def test_a_list_that_grew_is_no_new_attribute() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     one = comparison(events)
-    found = state()
-    found["digests"] = {"tokens[1]": "1"}
+    found = Digests({"tokens[1]": "1"}, [], {})
     one._exempt(state(), found)
     assert events == []
     with pytest.raises(OutputsDiffer, match=r"tokens\[1\]"):
@@ -68,13 +65,12 @@ def test_a_list_that_grew_is_no_new_attribute() -> None:
 
 
 def test_containers_under_a_new_attribute_are_exempt_too() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     one = comparison(events)
-    fresh, later = state(), state()
-    fresh["digests"] = {"cache.keys().len()": "0"}
-    later["digests"] = {"cache['a']": "7", "cache.keys().len()": "1"}
+    fresh = Digests({"cache.keys().len()": "0"}, [], {})
+    later = Digests({"cache['a']": "7", "cache.keys().len()": "1"}, [], {})
     one._exempt(state(), fresh)
-    assert events[0]["paths"] == ["cache"]
+    assert events[0].paths == ["cache"]
     one._compare(state(), later, "now")
 
 

@@ -11,6 +11,7 @@ from bench_prep.child.device import is_cpu
 from bench_prep.errors import Missing, OutputsDiffer, UsageError
 from bench_prep.settings import RunSettings
 from bench_prep.sweep.axes import Point
+from bench_prep.sweep.events import Ended, EqualAt, Lap, LeftOut
 from bench_prep.sweep.laps import Budget
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -40,13 +41,13 @@ HUGE = point("max_num_reqs", 10**8, max_num_reqs=10**8, max_num_tokens=10**8)
 
 def swept(
     first: Any, points: list[Point], candidate: str = "bench_prep.fastpath:attach", **more: Any
-) -> list[dict[str, Any]]:
+) -> list[Any]:
     from bench_prep.sweep.trial import guarded, time_points
 
     reference = TINY.model_copy(update={"candidate": candidate, "seed": 11})
     points = [Point(p.axis, p.value, p.settings.model_copy(update={"candidate": candidate}))
               for p in points]  # fmt: skip
-    told: list[dict[str, Any]] = []
+    told: list[Any] = []
     budget = Budget(more.get("budget_s", 6.0))
     guards = guarded(points, reference, first, budget, told.append)
     time_points(points, guards, reference, 0.1, budget, told.append)
@@ -55,18 +56,18 @@ def swept(
 
 def test_points_that_cannot_exist_are_left_out(first: Any) -> None:
     told = swept(first, [*GROUPS, REFUSED, HUGE], budget_s=8.0)
-    reasons = {(e["axis"], e["value"]): e["reason"] for e in told if e["event"] == "left_out"}
+    reasons = {(e.axis, e.value): e.reason for e in told if isinstance(e, LeftOut)}
     assert "does not accept 24" in reasons["block_size", 24]
     assert "GiB of memory" in reasons["max_num_reqs", 10**8]
     assert set(reasons) == {("block_size", 24), ("max_num_reqs", 10**8)}
-    equal = [(e["axis"], e["value"], e["steps"]) for e in told if e["event"] == "equal"]
+    equal = [(e.axis, e.value, e.steps) for e in told if isinstance(e, EqualAt)]
     assert equal == [("groups", 1, 3), ("groups", 2, 3)]
-    rounds = [e for e in told if e["event"] == "round"]
-    assert {e["value"] for e in rounds} == {1, 2}
-    assert all(e["dispatched_pct"] == 100 for e in rounds)
+    rounds = [e for e in told if isinstance(e, Lap)]
+    assert {e.value for e in rounds} == {1, 2}
+    assert all(e.dispatched_pct == 100 for e in rounds)
     # The first set of slices is always checked, one step at its draw and one over poisoned outputs.
-    assert all(e["drawn_steps"] >= 2 for e in rounds)
-    assert told[-1]["event"] == "stopped"
+    assert all(e.drawn_steps >= 2 for e in rounds)
+    assert isinstance(told[-1], Ended)
 
 
 def test_a_wrong_candidate_is_named_with_its_point(first: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,16 +14,16 @@ from typing import Any
 from rich.console import Console
 
 from bench_prep.child.device import child_environment, is_cpu, require_device
+from bench_prep.child.launch import launched
+from bench_prep.child.log_end import lines_of
+from bench_prep.child.parent_end import Child
 from bench_prep.engine.vllm.names import PLUGIN
-from bench_prep.errors import as_raised
 from bench_prep.fastpath.log_lines import NOT_USED
 from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.measure.machine import cpu_model
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.timed_vllm import Source, prove_source
 from bench_prep.stages import Stages
-
-_LINES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -56,26 +58,18 @@ def begin(command: str, device: str, console: Console) -> Begun:
     return Begun(run_id, started, provenance, new_log(f"{command}-{run_id}.log"), stages)
 
 
-def require_done(last: dict[str, Any], log: Path) -> list[str]:
-    """The lines of the log of an engine's process whose last event is `last`.
+def launched_engine(
+    module: str, job: Mapping[str, Any], environment: dict[str, str], log: Path
+) -> AbstractContextManager[Child]:
+    """A child that has an engine: vLLM's own processes say in the log alone what was wrong."""
+    marks = ("Error", NOT_USED)
+    return launched(module, job, environment, log, who="the engine's process", marks=marks)
 
-    Raises:
-        BenchPrepError: the process failed; what it reported, with the end of its log, because
-            vLLM's own processes say in the log alone what was wrong.
-    """
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    if last.get("event") == "done":
-        return lines
-    said = {"exit_code": 1, "message": "the engine's process ended early", "remedy": ""} | last
-    told = [line for line in lines if "Error" in line or NOT_USED in line]
-    shown = "".join(f"\n    {line[:200]}" for line in (told or lines)[-_LINES_SHOWN:])
-    raise as_raised(
-        said
-        | {
-            "message": f"{said['message']}; the end of its log:{shown}",
-            "remedy": said["remedy"] or f"the whole log is in {log}",
-        }
-    )
+
+def not_used_in(log: Path) -> str:
+    """What the fast path said in an engine's log where it was not attached; else empty."""
+    said = (line.partition(NOT_USED)[2] for line in lines_of(log) if NOT_USED in line)
+    return next(said, "").strip(": ")
 
 
 def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:

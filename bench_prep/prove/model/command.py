@@ -26,6 +26,7 @@ from bench_prep.errors import Inconclusive, Missing, OutputsDiffer, UsageError
 from bench_prep.fastpath.fingerprint import KNOWN_FILE, known
 from bench_prep.files import check_replaceable, write_json
 from bench_prep.prove.model.compare import first_changed_step, first_difference, request_difference
+from bench_prep.prove.model.events import Fault
 from bench_prep.prove.model.run import EngineRun, run_engine
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
@@ -209,25 +210,25 @@ def judge_third(own: EngineRun, again: EngineRun, fast: EngineRun, config_sha256
         raise Inconclusive(f"vLLM's own outputs change by process: {difference}") from None
 
 
-def _control(right: dict[str, Any], fault: dict[str, Any]) -> dict[str, Any]:
+def _control(right: dict[str, Any], fault: Fault) -> dict[str, Any]:
     """What the wrong slot of one KV group changed.
 
     Raises:
         Inconclusive: nothing, or not only what comes after it.
     """
-    name = f"a wrong slot of KV group {fault['group']}"
-    if fault["position"] is None:
+    name = f"a wrong slot of KV group {fault.group}"
+    if fault.position is None:
         raise Inconclusive(f"{name} could not be planted: no block boundary was crossed")
-    (found,) = fault["requests"]
+    (found,) = fault.requests
     changed = first_changed_step(right, found)
     if changed is None:
-        raise Inconclusive(f"{name} at position {fault['position']} changes nothing")
-    if changed <= fault["position"] - right["prompt_tokens"]:  # sampled before that step
-        raise Inconclusive(f"{name} at position {fault['position']} is not all that changed")
+        raise Inconclusive(f"{name} at position {fault.position} changes nothing")
+    if changed <= fault.position - right["prompt_tokens"]:  # sampled before that step
+        raise Inconclusive(f"{name} at position {fault.position} is not all that changed")
     pairs = zip(right["tokens"], found["tokens"], strict=True)
     return {
-        "group": fault["group"],
-        "position": fault["position"],
+        "group": fault.group,
+        "position": fault.position,
         "changes": request_difference(right, found),
         "token_changed": next((index for index, (a, b) in enumerate(pairs) if a != b), None),
     }

@@ -11,6 +11,7 @@ from typing import Any
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
 from bench_prep.engine.vllm.names import GREEDY, LOAD_FORMAT, WORKER_EXTENSION
+from bench_prep.prove.model.events import Facts, Fault, Outputs
 from bench_prep.prove.model.requests import Phase, phases
 
 
@@ -19,7 +20,7 @@ def _work(job: dict[str, Any]) -> None:
 
     engine = _Engine(job["engine"])
     facts = engine.ask("engine_facts")
-    emit({"event": "facts", "facts": facts, "vllm": vllm.__version__})
+    emit(Facts(facts, vllm.__version__))
     todo = phases(
         block_size=max((g["block_size"] for g in facts["groups"] if g["slots"]), default=1),
         vocab_size=facts["vocab_size"],
@@ -29,15 +30,15 @@ def _work(job: dict[str, Any]) -> None:
     for number in range(job["passes"]):
         engine.llm.reset_prefix_cache()
         for phase in todo:
-            emit({"event": "outputs", "pass": number, "phase": phase.name, **engine.run(phase)})
+            emit(Outputs(number, phase.name, *engine.run(phase)))
     if job["plant"] and engine.ask("fast_path_counts") is not None:
         greedy = next(phase for phase in todo if phase.name == GREEDY)
         for index, group in enumerate(facts["groups"]):
             if group["slots"]:
                 engine.ask("plant_wrong_slot", index)
-                outputs = engine.run(greedy)
+                requests, _ = engine.run(greedy)
                 position = engine.ask("remove_wrong_slot")
-                emit({"event": "fault", "group": index, "position": position, **outputs})
+                emit(Fault(index, position, requests))
     engine.llm.llm_engine.engine_core.shutdown()
 
 
@@ -55,7 +56,7 @@ class _Engine:
         """The one worker's answer."""
         return self.llm.collective_rpc(method, args=arguments)[0]
 
-    def run(self, phase: Phase) -> dict[str, Any]:
+    def run(self, phase: Phase) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
         """Outputs of each request, and the fast path's counters since the engine's start.
 
         All requests are there before the first step: which steps they share must not depend on
@@ -69,10 +70,7 @@ class _Engine:
         )
         self.llm.wake_up(tags=["scheduling"])
         outputs = self.llm.wait_for_completion(use_tqdm=False)
-        return {
-            "requests": [_request(output) for output in outputs],
-            "counts": self.ask("fast_path_counts"),
-        }
+        return [_request(output) for output in outputs], self.ask("fast_path_counts")
 
 
 def _sampling(structured_outputs: dict[str, Any] | None = None, **given: Any) -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.child.device import is_cpu
-from bench_prep.child.launch import run_isolated
-from bench_prep.engine.vllm.launch import engine_environment, require_done
-from bench_prep.fastpath.log_lines import NOT_USED
+from bench_prep.engine.vllm.launch import engine_environment, launched_engine, not_used_in
+from bench_prep.prove.model import events
 from bench_prep.prove.model.compare import Outputs
+from bench_prep.prove.model.events import Facts, Fault
 
 
 @dataclass
@@ -24,7 +24,7 @@ class EngineRun:
         passes: the outputs of each pass over all phases.
         counts: the fast path's counters after each phase of the last pass, since the engine's
             start; None: not attached.
-        faults: one `fault` event per planted wrong slot.
+        faults: one per planted wrong slot.
         not_used: what the fast path said when it was not attached.
     """
 
@@ -32,7 +32,7 @@ class EngineRun:
     facts: dict[str, Any] = field(default_factory=dict)
     passes: list[dict[str, list[dict[str, Any]]]] = field(default_factory=list)
     counts: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     not_used: str = ""
 
     @property
@@ -74,35 +74,23 @@ def run_engine(
         BenchPrepError: the engine failed; the message has the end of its log.
     """
     run = EngineRun()
-    ended: dict[str, Any] = {}
-
-    def on_event(event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "facts":
-                run.facts, run.vllm = event["facts"], event["vllm"]
-            case "outputs":
-                if event["pass"] == len(run.passes):
-                    run.passes.append({})
-                run.passes[-1][event["phase"]] = event["requests"]
-                run.counts[event["phase"]] = event["counts"]
-                update(event["phase"])
-            case "fault":
-                run.faults.append(event)
-            case "done" | "error":
-                ended.update(event)
-
     update("starting the engine")
-    run_isolated(
-        "bench_prep.prove.model.process",
-        {"engine": _arguments(folder, device), "passes": passes, "plant": plant},
-        engine_environment(device, fastpath=fastpath),
-        on_event,
-        log,
-    )
-    lines = require_done(ended, log)
-    run.not_used = next(
-        (line.partition(NOT_USED)[2].strip(": ") for line in lines if NOT_USED in line), ""
-    )
+    job = {"engine": _arguments(folder, device), "passes": passes, "plant": plant}
+    environment = engine_environment(device, fastpath=fastpath)
+    with launched_engine("bench_prep.prove.model.process", job, environment, log) as child:
+        for event in child.events():
+            match event:
+                case Facts(facts, version):
+                    run.facts, run.vllm = facts, version
+                case events.Outputs(number, phase, requests, counts):
+                    if number == len(run.passes):
+                        run.passes.append({})
+                    run.passes[-1][phase] = requests
+                    run.counts[phase] = counts
+                    update(phase)
+                case Fault():
+                    run.faults.append(event)
+    run.not_used = not_used_in(log)
     return run
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,17 @@ from rich.console import Console
 
 from bench_prep import __version__
 from bench_prep.child.device import child_environment, require_device
-from bench_prep.child.launch import run_isolated
-from bench_prep.errors import BenchPrepError, Inconclusive, as_raised
+from bench_prep.child.launch import launched
+from bench_prep.errors import Inconclusive
 from bench_prep.fastpath.fingerprint import KNOWN_FILE
 from bench_prep.files import check_replaceable, write_json
+from bench_prep.prove.source.events import Begun, Progress, Proven
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.timed_vllm import Source, prove_source
-from bench_prep.stages import Stages, Update
+from bench_prep.stages import Stages
 
 #: An unknown source is added after so many steps by the fast path.
 LEAST_DISPATCHED = 10_000
-
-
-@dataclass
-class _Watched:
-    """What the process has sent so far."""
-
-    state: dict[str, Any] = field(default_factory=dict)
-    proven: dict[str, Any] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
-    begun: set[str] = field(default_factory=set)
 
 
 def run_prove_source(
@@ -68,9 +58,8 @@ def run_prove_source(
     }
     started = datetime.now(UTC).isoformat(timespec="seconds")
     stages.passed("seed", str(seed))
-    seen = _run(job, stages)
-    totals = seen.proven["totals"]
-    _show(seen, stages)
+    begun, proven = _run(job, stages)
+    _show(begun, proven, stages)
     if output is not None:
         write_json(
             output,
@@ -80,74 +69,61 @@ def run_prove_source(
                 "command": command,
                 "started": started,
                 **provenance,
-                **seen.state["environment"],
-                "fingerprint": seen.state["fingerprint"],
+                **begun.environment,
+                "fingerprint": begun.fingerprint,
                 "seed": seed,
-                "variants": seen.state["variants"],
+                "variants": begun.variants,
                 "differences": 0,
-                "seconds": round(seen.proven["seconds"], 1),
-                **totals,
-                "not_covered": seen.proven["missing"],
+                "seconds": round(proven.seconds, 1),
+                **proven.totals,
+                "not_covered": proven.missing,
             },
         )
         stages.passed("written", str(output))
     if add:
-        _add(seen, stages)
+        _add(begun, proven, stages)
 
 
-def _run(job: dict[str, Any], stages: Stages) -> _Watched:
-    seen = _Watched()
+def _run(job: dict[str, Any], stages: Stages) -> tuple[Begun, Proven]:
     log = new_log(f"prove-source-{uuid.uuid4().hex[:12]}.log")
     stages.passed("log", str(log))
-    with stages.running("prove") as update:
+    begun, proven = None, None
+    settings: set[str] = set()
+    environment = child_environment(job["device"])
+    with (
+        stages.running("prove") as update,
+        launched("bench_prep.prove.source.process", job, environment, log) as child,
+    ):
         update("starting vLLM")
-        run_isolated(
-            "bench_prep.prove.source.process",
-            job,
-            child_environment(job["device"]),
-            lambda event: _watch(event, seen, job["steps"], stages, update),
-            log,
-        )
-    if seen.error is not None:
-        raise as_raised(seen.error)
-    if not seen.proven:
-        raise BenchPrepError("the process ended early", f"its whole output is in {log}")
-    return seen
+        for event in child.events():
+            match event:
+                case Begun(environment=columns):
+                    begun = event
+                    stages.passed(
+                        "state",
+                        f"vLLM {columns['vllm_version']} on {columns['device_name']}; source "
+                        f"{event.fingerprint[:12]}, "
+                        + ("unknown, admitted for this proof" if event.admitted else "known"),
+                    )
+                case Progress(variant, steps):
+                    if variant not in settings and begun is not None:
+                        settings.add(variant)
+                        number = f"{len(settings)} of {len(begun.variants)}"
+                        stages.passed("setting", f"{number}: {variant}")
+                    update(f"{steps} of {job['steps']} steps; {variant}")
+                case Proven():
+                    proven = event
+    assert begun is not None and proven is not None  # a child that is done has sent both
+    return begun, proven
 
 
-def _watch(
-    event: dict[str, Any], seen: _Watched, steps: int, stages: Stages, update: Update
-) -> None:
-    match event["event"]:
-        case "state":
-            seen.state = event
-            environment = event["environment"]
-            stages.passed(
-                "state",
-                f"vLLM {environment['vllm_version']} on {environment['device_name']}; source "
-                f"{event['fingerprint'][:12]}, "
-                + ("unknown, admitted for this proof" if event["admitted"] else "known"),
-            )
-        case "progress":
-            variant = event["variant"]
-            if variant not in seen.begun:
-                seen.begun.add(variant)
-                count = len(seen.state["variants"])
-                stages.passed("setting", f"{len(seen.begun)} of {count}: {variant}")
-            update(f"{event['steps']} of {steps} steps; {variant}")
-        case "proven":
-            seen.proven = event
-        case "error":
-            seen.error = event
-
-
-def _show(seen: _Watched, stages: Stages) -> None:
-    totals, missing = seen.proven["totals"], seen.proven["missing"]
+def _show(begun: Begun, proven: Proven, stages: Stages) -> None:
+    totals, missing = proven.totals, proven.missing
     fallbacks = sorted(totals["fallbacks"].items(), key=lambda item: -item[1])
     stages.passed(
         "equal",
         f"whole state identical before and after sampling in each of {totals['steps']} steps of "
-        f"{len(seen.state['variants'])} settings, in {seen.proven['seconds']:.0f} s",
+        f"{len(begun.variants)} settings, in {proven.seconds:.0f} s",
     )
     stages.passed("fast", f"{totals['dispatched']} steps by the fast path")
     stages.passed("own", "; ".join(f"{count} {reason}" for reason, count in fallbacks))
@@ -161,12 +137,12 @@ def _show(seen: _Watched, stages: Stages) -> None:
     )
 
 
-def _add(seen: _Watched, stages: Stages) -> None:
-    entry, digest = seen.proven["entry"], seen.state["fingerprint"]
+def _add(begun: Begun, proven: Proven, stages: Stages) -> None:
+    entry, digest = proven.entry, begun.fingerprint
     if entry is None:
         stages.passed("known", f"already, in {KNOWN_FILE}")
         return
-    missing, dispatched = seen.proven["missing"], seen.proven["totals"]["dispatched"]
+    missing, dispatched = proven.missing, proven.totals["dispatched"]
     if missing or dispatched < LEAST_DISPATCHED:
         lacking = ", ".join(missing) or f"only {dispatched} steps were by the fast path"
         raise Inconclusive(

@@ -15,6 +15,7 @@ from bench_prep.child.job import do_job
 from bench_prep.decode.bring_up import bring_up, environment
 from bench_prep.decode.imported import check_imported, import_vllm
 from bench_prep.errors import BenchPrepError, Missing
+from bench_prep.prove.source.events import Begun, Progress, Proven
 
 
 def _work(job: dict[str, Any]) -> None:
@@ -28,15 +29,8 @@ def _work(job: dict[str, Any]) -> None:
     runner = bring_up(first, version, job, 1)[0]
     entry = _served(runner, version, add=job["add"])
     digest = fingerprint(type(runner), runner.device.type)
-    emit(
-        {
-            "event": "state",
-            "environment": environment(version, runner),
-            "fingerprint": digest,
-            "variants": [variant.name for variant in variants()],
-            "admitted": entry is not None,
-        }
-    )
+    names = [variant.name for variant in variants()]
+    emit(Begun(environment(version, runner), digest, names, admitted=entry is not None))
 
     begun = None
 
@@ -45,8 +39,7 @@ def _work(job: dict[str, Any]) -> None:
         if name != begun:
             begun = name
             print(f"{totals.steps} steps; {name} begins", flush=True)  # for the log
-        counts = {"steps": totals.steps, "dispatched": totals.dispatched}
-        emit({"event": "progress", "variant": name, **counts})
+        emit(Progress(name, totals.steps, totals.dispatched))
 
     started = time.monotonic()
     try:
@@ -54,15 +47,7 @@ def _work(job: dict[str, Any]) -> None:
     except BenchPrepError as error:
         print(error.message, flush=True)  # in the log too, whoever reads the events
         raise
-    emit(
-        {
-            "event": "proven",
-            "totals": totals.to_json(),
-            "missing": totals.missing(),
-            "seconds": time.monotonic() - started,
-            "entry": entry,
-        }
-    )
+    emit(Proven(totals.to_json(), totals.missing(), time.monotonic() - started, entry))
 
 
 def _served(runner: Any, version: str, *, add: bool) -> dict[str, Any] | None:

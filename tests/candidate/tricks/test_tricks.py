@@ -11,10 +11,12 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from bench_prep.child.device import is_cpu
 from bench_prep.errors import BenchPrepError, Inconclusive, OutputsDiffer, UsageError
@@ -64,13 +66,15 @@ def tried(guard: Any, candidate: str, against: bool = False, **changed: Any) -> 
     return found
 
 
-Events = list[dict[str, Any]]
+Events = list[Any]
 
 
 def _outcome(
     guard: Any, settings: RunSettings, timed: Callable[[Any, RunSettings, Events], None]
 ) -> dict[str, Any]:
     import torch
+
+    from bench_prep.run.events import Timed
 
     torch.set_num_threads(1)  # as in the timing process
     events: Events = []
@@ -80,8 +84,8 @@ def _outcome(
         return {"exit_code": error.exit_code, "message": error.message, "remedy": error.remedy}
     except Exception as error:
         return {"exit_code": 1, "message": f"{type(error).__name__}: {error}"}
-    rounds = [event for event in events if event["event"] == "round"]
-    return {"exit_code": 0, "rounds": len(rounds), **rounds[-1]}
+    rounds = [event for event in events if isinstance(event, Timed)]
+    return {"exit_code": 0, "rounds": len(rounds), **asdict(rounds[-1])}
 
 
 def _try_candidate(guard: Any, settings: RunSettings, events: Events) -> None:
@@ -106,16 +110,16 @@ def _time_worktrees(guard: Any, settings: RunSettings, events: Events) -> None:
         def __init__(self, runner: Any) -> None:
             self.arm = _Arm(settings, runner, {})
 
-        def send(self, do: str, **arguments: Any) -> None:
-            self.answer = getattr(self.arm, f"_{do}")(**json.loads(json.dumps(arguments)))
+        def send(self, command: dict[str, Any]) -> None:
+            arguments = json.loads(json.dumps(command))
+            self.said = getattr(self.arm, f"_{arguments.pop('do')}")(**arguments)
 
-        def receive(self) -> dict[str, Any]:
-            answer: dict[str, Any] = json.loads(json.dumps(self.answer))
-            return answer
+        def answer(self, kind: Any) -> Any:
+            return TypeAdapter(kind).validate_json(json.dumps(self.said, default=vars))
 
-        def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-            self.send(do, **arguments)
-            return self.receive()
+        def ask(self, kind: Any, **command: Any) -> Any:
+            self.send(command)
+            return self.answer(kind)
 
     one, other = (Process(one) for one in (baseline, runner))
     with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench_prep.engine.vllm.shapes import TINY_MODELS, write_model
 from bench_prep.errors import BenchPrepError, Inconclusive, Missing, OutputsDiffer, UsageError
 from bench_prep.prove.model import command as prove
 from bench_prep.prove.model.command import Proof, add_architectures, judge, judge_third, write_proof
+from bench_prep.prove.model.events import Fault
 from bench_prep.prove.model.run import EngineRun
 from bench_prep.stages import Stages
 
@@ -56,7 +58,7 @@ def runs() -> tuple[EngineRun, EngineRun]:
         "sampled": {"dispatched": 399, "fallbacks": {"several tokens": 3}},
     }
     wrong = [output([*range(21), *range(500, 679)]) | {"cached": 64}]
-    fast.faults = [{"group": 0, "position": 96, "requests": wrong}]
+    fast.faults = [Fault(0, 96, wrong)]
     return own, fast
 
 
@@ -76,11 +78,15 @@ def one_token(own: EngineRun, fast: EngineRun) -> None:
 
 
 def too_early(own: EngineRun, fast: EngineRun) -> None:
-    fast.faults[0]["requests"] = [output([*range(20), *range(500, 680)]) | {"cached": 64}]
+    fast.faults[0].requests[:] = [output([*range(20), *range(500, 680)]) | {"cached": 64}]
+
+
+def no_boundary(own: EngineRun, fast: EngineRun) -> None:
+    fast.faults = [replace(fast.faults[0], position=None)]
 
 
 def unnoticed(own: EngineRun, fast: EngineRun) -> None:
-    fast.faults[0]["requests"] = [output(list(range(200))) | {"cached": 64}]
+    fast.faults[0].requests[:] = [output(list(range(200))) | {"cached": 64}]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,11 @@ def unnoticed(own: EngineRun, fast: EngineRun) -> None:
         (lambda a, b: b.passes[0].update(sampled=[output([1, 3])]), OutputsDiffer, "token 1"),
         (lambda a, b: b.passes[0].update(sampled=[output([1, 2], -2.0)]), OutputsDiffer, "-2.0"),
         (lambda a, b: b.counts[GREEDY].update(dispatched=0), Inconclusive, "no step of the greedy"),
-        (lambda a, b: b.faults[0].update(position=None), Inconclusive, "no block boundary"),
+        (
+            lambda a, b: setattr(b, "faults", [replace(b.faults[0], position=None)]),
+            Inconclusive,
+            "no block boundary",
+        ),
         (too_early, Inconclusive, "is not all that changed"),
         (unnoticed, Inconclusive, "group 0 at position 96 changes nothing"),
         (lambda a, b: b.faults.clear(), Inconclusive, "no KV group"),

@@ -18,10 +18,11 @@ import pytest
 
 from bench_prep.child import channel as child
 from bench_prep.child import launch
-from bench_prep.child.launch import run_isolated, temporary_folder
+from bench_prep.child.launch import temporary_folder
 from bench_prep.errors import BenchPrepError, Missing
+from tests.child.said import run_isolated
 
-PROBE = "tests.provenance.probe"
+PROBE = "tests.child.probe"
 
 
 @pytest.fixture
@@ -259,7 +260,7 @@ def test_the_child_and_what_it_started_die_with_its_parent(
             "import signal, sys; from pathlib import Path\n"
             # A shell's background job, such as a CI runner's, ignores Ctrl-C from the start.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from bench_prep.child.launch import run_isolated\n"
+            "from tests.child.said import run_isolated\n"
             f"run_isolated({PROBE!r}, {{'code': sys.argv[1]}}, {{}}, print, Path(sys.argv[2]))",
             code,
             str(tmp_path / "log"),
@@ -323,6 +324,6 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 def test_the_childs_end_refuses_to_be_used_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(child.EVENTS_FD, raising=False)
     with pytest.raises(RuntimeError, match="bench-prep run"):
-        child.emit({})
+        child.emit(child.Done())
     with pytest.raises(RuntimeError, match="bench-prep run"):
         child.read_job()
