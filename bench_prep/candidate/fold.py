@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from bench_prep.decode.steps import Decoder
 from bench_prep.errors import OutputsDiffer
 from bench_prep.measure.records import Arm
-from bench_prep.snapshot import addresses, leaves, moved
+from bench_prep.snapshot import SCALARS, addresses, leaves, moved
 
 if torch.cuda.is_available():  # with what is imported before a guard is made
     import bench_prep.candidate.fold_kernel  # noqa: F401
@@ -26,6 +27,9 @@ if torch.cuda.is_available():  # with what is imported before a guard is made
 Array = np.ndarray[Any, Any]
 #: The path of what a preparation returned.
 RETURNED = "returned value"
+#: Of a buffer on the host so many first bytes are kept in every step: what one request has. To read
+#: all of it would take the caches from the next step.
+_HEAD = 64
 #: A buffer with more rows has one for each request or token: the first is the request's.
 _WHOLE_ROWS = 3
 
@@ -33,10 +37,12 @@ _WHOLE_ROWS = 3
 class Fold:
     """The sums of one arm's slice.
 
-    Folded are all buffers that stay where they are from request to request, whole, host and device:
-    what is written, its padding and its mirrors. Of those with a row for each request or token it
-    is the first row. Token histories, a row of the model's length for each request, are left out:
-    no preparation writes them. `decoder` has room for a few tokens, and takes them.
+    Folded are all buffers that stay where they are from request to request. Those on a device are
+    folded whole in every step, padding too; of those on the host it is the head, and in the last
+    step of the slice all.
+    Of those with a row for each request or token it is the first row. Token histories, a row of
+    the model's length for each request, are left out: no preparation writes them. `decoder` has
+    room for a few tokens, and takes them.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -48,7 +54,7 @@ class Fold:
         on_device = [part.memory for part in parts if not _on_host(part.memory)]
         parts.insert(len(self._words), _Part(None, [RETURNED], False))
         self._parts = parts
-        self._longest = max(map(len, self._words))
+        self._longest = max(_HEAD // 8, *map(len, self._words))
         self._on_device: Any = None
         if on_device:
             from bench_prep.candidate.fold_kernel import DeviceSums
@@ -56,7 +62,9 @@ class Fold:
             parts.append(_Part(None, [f"{RETURNED} on the device"], False))
             self._on_device = DeviceSums(on_device)
             self._longest = max(self._longest, self._on_device.longest)
-        self._of_step = np.zeros(len(self._words) + 1, np.int64)
+        heads = [words.view(np.uint8)[:_HEAD] for words in self._words]
+        pads = [np.zeros(_HEAD - len(head), np.uint8) for head in heads]
+        self._heads = [one for pair in zip(heads, pads, strict=True) for one in pair if len(one)]
         self.begin(0, 1)
         self.add()  # compiles the kernel
 
@@ -65,29 +73,30 @@ class Fold:
         whole = np.iinfo(np.int64)
         rng = np.random.default_rng(seed)
         factors = rng.integers(whole.min, whole.max, self._longest, np.int64) | 1
-        self._dots = [
-            (words, factors[: len(words)], self._of_step[index, ...])
-            for index, words in enumerate(self._words)
-        ]
-        self._sums = np.zeros((steps, len(self._of_step)), np.int64)
+        self._factors = factors
+        self._log = np.zeros((steps, len(self._words) * _HEAD), np.uint8)
+        self._returned = [0] * steps
+        self._last: Any = 0
         self._positions: list[int] = []
         if self._on_device is not None:
             self._on_device.begin(factors, steps)
 
     def add(self) -> None:
         """Fold what the decoder's last preparation has left and returned; does not wait for it."""
-        for words, factors, total in self._dots:
-            np.dot(words, factors, out=total)
         step, returned, on_device = len(self._positions), 0, []
-        for path, value in leaves(self._decoder.result):
+        np.concatenate(self._heads, out=self._log[step])
+        if step + 1 == len(self._log):
+            self._last = [words @ self._factors[: len(words)] for words in self._words]
+        for path, value in _returned(self._decoder.result):
             if not _on_host(value):
                 on_device.append(value)
                 value = value.dtype, tuple(value.shape)
-            elif isinstance(value, torch.Tensor | np.ndarray):
-                value = _words(np.ascontiguousarray(value)).tobytes()
+            elif isinstance(value, torch.Tensor):
+                value = value.numpy().tobytes()
+            elif isinstance(value, np.ndarray):
+                value = value.tobytes()
             returned = zlib.crc32(repr((path, value)).encode(), returned)
-        self._of_step[-1] = returned
-        self._sums[step] = self._of_step
+        self._returned[step] = returned
         if self._on_device is not None:
             self._on_device.add(step, on_device)
         self._positions.append(self._decoder.position)
@@ -101,9 +110,9 @@ class Fold:
         Raises:
             OutputsDiffer: not all of the slice's steps were folded.
         """
-        if len(self._positions) != len(self._sums):
+        if len(self._positions) != len(self._log):
             raise OutputsDiffer(
-                f"only {len(self._positions)} of the {len(self._sums)} steps of a slice were seen",
+                f"only {len(self._positions)} of the {len(self._log)} steps of a slice were seen",
                 "change nothing but the candidate's runner; no timing is reported",
             )
         found: dict[str, str] = {}
@@ -120,7 +129,10 @@ class Fold:
 
     def _columns(self) -> Array:
         """A row for each step, a column for each part."""
-        sums = self._sums
+        heads = self._log.view(np.int64).reshape(len(self._log), len(self._words), -1)
+        sums: Array = (heads * self._factors[: heads.shape[2]]).sum(axis=2)
+        sums[-1] += self._last
+        sums = np.column_stack([sums, self._returned])
         if self._on_device is not None:
             sums = np.concatenate([sums, self._on_device.sums()], axis=1)
         return sums
@@ -153,6 +165,14 @@ def _parts(decoder: Decoder) -> list[_Part]:
         part = value[:1] if rows and len(value) > _WHOLE_ROWS else value
         found.setdefault((address, part.nbytes), _Part(part, [], rows)).paths.append(path)
     return [*found.values()]
+
+
+def _returned(result: Any) -> Iterator[tuple[Any, Any]]:
+    """Tensors, arrays and scalars of a result and where they are; quick for a plain tuple."""
+    plain = (torch.Tensor, *SCALARS)
+    if type(result) is tuple and all(isinstance(one, plain) for one in result):
+        return enumerate(result)
+    return leaves(result)
 
 
 def _on_host(value: Any) -> bool:
