@@ -294,4 +294,9 @@ def _replaced_global(source: _Source, name: str, deeper: int) -> str | None:
                     return _replaced_global(_source(place), attribute, deeper - 1)
                 return None
         return shown if name not in source.assigned else None
-    return None if name in source.assigned or name.startswith("__") else shown
+    if name not in source.assigned:
+        return None if name.startswith("__") else shown
+    # What the text assigns is an object of vLLM's or of its libraries, seldom a function.
+    made_by = value if isinstance(value, types.FunctionType | type) else type(value)
+    stranger = callable(value) and _program(made_by) not in {"vllm", "torch", "triton", "typing"}
+    return shown if stranger else None

@@ -176,6 +176,7 @@ def test_a_wrapper_that_lends_another_function_closes_the_gate(
         ("vllm.v1.worker.gpu_model_runner", "len", plain(len)),
         ("vllm.v1.worker.gpu_model_runner", "CachedRequestState", object),
         ("vllm.v1.worker.block_table", "CpuGpuBuffer", object),
+        ("vllm.v1.worker.block_table", "_COMPUTE_SLOT_MAPPING_KERNEL", plain(print)),
         ("vllm.v1.worker.block_table", "get_dcp_group", functools.partial(print)),
     ],
 )
