@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ RETURNED = "returned value"
 _HEAD = 64
 #: A buffer with more rows has one for each request or token: the first is the request's.
 _WHOLE_ROWS = 3
+#: Of a returned tensor on a device so many first elements are folded.
+MOST_RETURNED = 16
 
 
 class Fold:
@@ -78,27 +80,21 @@ class Fold:
         self._returned = [0] * steps
         self._last: Any = 0
         self._positions: list[int] = []
+        self._result = _Returned(())
         if self._on_device is not None:
             self._on_device.begin(factors, steps)
 
     def add(self) -> None:
         """Fold what the decoder's last preparation has left and returned; does not wait for it."""
-        step, returned, on_device = len(self._positions), 0, []
+        step, result = len(self._positions), self._decoder.result
         np.concatenate(self._heads, out=self._log[step])
         if step + 1 == len(self._log):
             self._last = [words @ self._factors[: len(words)] for words in self._words]
-        for path, value in _returned(self._decoder.result):
-            if not _on_host(value):
-                on_device.append(value)
-                value = value.dtype, tuple(value.shape)
-            elif isinstance(value, torch.Tensor):
-                value = value.numpy().tobytes()
-            elif isinstance(value, np.ndarray):
-                value = value.tobytes()
-            returned = zlib.crc32(repr((path, value)).encode(), returned)
-        self._returned[step] = returned
+        if not self._result.same_as(result):
+            self._result = _Returned(result)
+        self._returned[step] = self._result.sum()
         if self._on_device is not None:
-            self._on_device.add(step, on_device)
+            self._on_device.add(step, self._result.on_device)
         self._positions.append(self._decoder.position)
 
     def digests(self, *, rows: bool = True) -> dict[str, str]:
@@ -167,12 +163,48 @@ def _parts(decoder: Decoder) -> list[_Part]:
     return [*found.values()]
 
 
-def _returned(result: Any) -> Iterator[tuple[Any, Any]]:
-    """Tensors, arrays and scalars of a result and where they are; quick for a plain tuple."""
-    plain = (torch.Tensor, *SCALARS)
-    if type(result) is tuple and all(isinstance(one, plain) for one in result):
-        return enumerate(result)
-    return leaves(result)
+class _Returned:
+    """What a preparation returned; the same objects as in the step before are looked at quickly.
+
+    Attributes:
+        on_device: the first elements of its tensors on a device.
+    """
+
+    def __init__(self, result: Any) -> None:
+        plain = (torch.Tensor, *SCALARS)
+        self._known: tuple[Any, ...] = ()
+        self._bytes: list[memoryview] = []
+        self.on_device: list[torch.Tensor] = []
+        if type(result) is tuple and all(isinstance(one, plain) for one in result):
+            self._known, found = result, [*enumerate(result)]
+        else:
+            found = [*leaves(result)]
+        text = []
+        for path, value in found:
+            if isinstance(value, torch.Tensor | np.ndarray):
+                text.append(f"{path} {value.dtype} {tuple(value.shape)}")
+                if isinstance(value, torch.Tensor) and not _on_host(value):
+                    self.on_device.append(value.reshape(-1)[:MOST_RETURNED])
+                    continue
+                if not _is_plain(value):  # a copy is of this step alone
+                    self._known = ()
+                array = np.ascontiguousarray(value)
+                self._bytes.append(memoryview(array.reshape(-1).view(np.uint8)))
+            else:
+                text.append(f"{path} {value!r}")
+        self._text = zlib.crc32("\n".join(text).encode())
+
+    def same_as(self, result: Any) -> bool:
+        """Whether it is a tuple of the very same objects, which may hold other values."""
+        known = self._known
+        return type(result) is tuple and len(result) == len(known) and all(map(is_, result, known))
+
+    def sum(self) -> int:
+        """Of what is on the host, as it is now, and what there is on the device."""
+        found = self._text
+        for one in self._bytes:
+            found = zlib.crc32(one, found)
+        return found
 
 
 def _on_host(value: Any) -> bool:

@@ -68,9 +68,11 @@ class DeviceSums:
         self._sums = torch.zeros(steps, len(self._buffers), dtype=torch.int64, device=device)
 
     def add(self, step: int, returned: Sequence[torch.Tensor]) -> None:
-        """Queue the fold of the slice's step of this index on the current stream."""
-        for row, tensor in zip(self._returned, returned, strict=False):
-            few = tensor.reshape(-1)[:_RETURNED]
+        """Queue the fold of the slice's step of this index on the current stream.
+
+        `returned`: the first elements of what the preparation returned, `_RETURNED` at most.
+        """
+        for row, few in zip(self._returned, returned, strict=False):
             row[: len(few)].copy_(few)
         fold_kernel[(len(self._buffers),)](self._table, self._factors, self._sums, step, _CHUNK)
 

@@ -83,7 +83,7 @@ def test_each_service_condition_closes_the_gate(
 def test_a_replaced_method_closes_the_gate(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench_prep.fastpath.gates import closed_service_gate
 
-    monkeypatch.setattr(runner, "_prepare_input_ids", lambda *_: None)
+    monkeypatch.setitem(vars(runner), "_prepare_input_ids", lambda *_: None)
     reason = closed_service_gate(runner)
     assert reason == (
         "replaced method: _prepare_input_ids of this CPUModelRunner is not vLLM's own"

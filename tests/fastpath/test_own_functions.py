@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -183,6 +184,8 @@ def test_a_wrapper_that_lends_another_function_closes_the_gate(
 def test_a_name_of_the_module_that_a_method_uses_closes_the_gate(
     runner: Any, monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Any
 ) -> None:
+    if name.startswith("_COMPUTE") and not hasattr(importlib.import_module(module), name):
+        pytest.skip("this vLLM has no such name")
     monkeypatch.setattr(f"{module}.{name}", value, raising=False)
     closed_by(runner, name)
     monkeypatch.undo()
