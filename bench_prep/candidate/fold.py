@@ -176,9 +176,8 @@ class _Returned:
         self._bytes: list[memoryview] = []
         self.on_device: list[torch.Tensor] = []
         if type(result) is tuple and all(isinstance(one, plain) for one in result):
-            self._known, found = result, [*enumerate(result)]
-        else:
-            found = [*leaves(result)]
+            self._known = result
+        found: Any = enumerate(result) if self._known else leaves(result)
         text = []
         for path, value in found:
             if isinstance(value, torch.Tensor | np.ndarray):
@@ -189,7 +188,7 @@ class _Returned:
                 if not _is_plain(value):  # a copy is of this step alone
                     self._known = ()
                 array = np.ascontiguousarray(value)
-                self._bytes.append(memoryview(array.reshape(-1).view(np.uint8)))
+                self._bytes.append(array.reshape(-1).view(np.uint8).data)
             else:
                 text.append(f"{path} {value!r}")
         self._text = zlib.crc32("\n".join(text).encode())
