@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _CPU_DEFAULTS = {"OMP_NUM_THREADS": "1"}
 
 #: Variables of drivers, and values of theirs that hide every device.
 _VISIBLE, _HIDES_ALL = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ("", "-1", "NoDevFiles")
+_LOGGING = "VLLM_LOGGING_CONFIG_PATH"
 
 
 def has_device() -> bool:
@@ -30,11 +32,18 @@ def has_device() -> bool:
 
 
 def require_device(device: str) -> None:
-    """Before anything is built for it.
+    """Before anything is built for it: the device, and the file that vLLM's log is set up by.
 
     Raises:
-        Missing: `--device cuda` on a machine without such a device, or they are all hidden.
+        Missing: `--device cuda` on a machine without such a device, or they are all hidden; a
+            VLLM_LOGGING_CONFIG_PATH with which vLLM would not start.
     """
+    if config := os.environ.get(_LOGGING):
+        try:
+            json.loads(Path(config).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            text = f"{_LOGGING}={config} cannot be read: {error}"
+            raise Missing(text, f"correct the file, or unset {_LOGGING}") from None
     for name in _VISIBLE:
         hidden = os.environ.get(name, "0").strip() in _HIDES_ALL
         if hidden and device != "cpu" and (device == "cuda" or has_device()):
@@ -65,8 +74,9 @@ def child_environment(device: str) -> dict[str, str]:
     """The environment variables that vLLM must find when the timing process imports it."""
     defaults = _DEFAULTS | (_CPU_DEFAULTS if is_cpu(device) else {})
     given = {name: os.environ.get(name, value) for name, value in defaults.items()}
-    if config := os.environ.get("VLLM_LOGGING_CONFIG_PATH"):  # the child works elsewhere
-        given["VLLM_LOGGING_CONFIG_PATH"] = str(Path(config).absolute())
+    if config := os.environ.get(_LOGGING):  # the child works elsewhere
+        given[_LOGGING] = str(Path(config).absolute())
+        given["VLLM_CONFIGURE_LOGGING"] = "1"  # vLLM refuses a file for what is switched off
     for name in _VISIBLE:
         # vLLM takes an empty one for Ray's, and waits for Triton to find a device later.
         if is_cpu(device) and not os.environ.get(name, "-1").strip():

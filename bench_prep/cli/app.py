@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import sys
 from typing import Annotated, Any
@@ -23,9 +22,10 @@ from bench_prep.cli.report import report
 from bench_prep.cli.run import run
 from bench_prep.cli.serve import serve
 from bench_prep.cli.steps import steps
+from bench_prep.cli.streams import lasting_streams
 from bench_prep.cli.sweep import sweep
 from bench_prep.cli.verify_install import verify_install
-from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, printable
+from bench_prep.errors import EXIT_FAULT, REPORT_FAULT, BenchPrepError, Missing, printable
 
 #: Typer carries a Click of its own or uses the installed one; its usage errors know theirs.
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
@@ -51,6 +51,8 @@ app.add_typer(prove, name="prove")
 app.command("check-log")(check_log)
 app.command()(calibrate)
 app.command()(cache)
+#: Their result is in a file, whatever becomes of what they print.
+_STORING = {"run", "engine", "steps", "sweep", "serve", "calibrate"}
 _errors = Console(stderr=True, emoji=False)
 
 
@@ -72,31 +74,39 @@ def options(
 
 def main() -> None:
     """Run the command line; errors are one or two lines and an exit code."""
-    debug = "--debug" in sys.argv
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what it has no letters for is escaped
-            stream.reconfigure(errors="backslashreplace")
+    printed = lasting_streams()
     # Being ended is like Ctrl-C: what was started is ended too, and nothing is half-written.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
+    code = _exit_code("--debug" in sys.argv)
+    sys.stdout.flush()
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if printed.lost and not code and (command not in _STORING or "--help" in sys.argv):
+        full = Missing(f"the output cannot be written: {printed.lost}", "free space there")
+        _complain("error", full.message, full.remedy)
+        code = full.exit_code
+    raise SystemExit(code)
+
+
+def _exit_code(debug: bool) -> int:
     try:
-        raise SystemExit(app(standalone_mode=False))
+        return app(standalone_mode=False) or 0
     except BenchPrepError as error:
         if debug:
             _errors.print_exception()
         _complain("error", error.message, error.remedy)
-        raise SystemExit(error.exit_code) from None
+        return error.exit_code
     except _WrongUsage as error:
         if message := error.format_message():  # none: the help was shown instead
             command = error.ctx.command_path if error.ctx else "bench-prep"
             _complain("error", message, f"{command} --help")
-        raise SystemExit(error.exit_code) from None
+        return int(error.exit_code)
     except Exception as error:
         if debug:
             _errors.print_exception()
         _complain("fault", f"{type(error).__name__}: {error}", REPORT_FAULT)
-        raise SystemExit(EXIT_FAULT) from None
+        return EXIT_FAULT
 
 
 def _complain(kind: str, message: str, remedy: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,8 +10,10 @@ import typer
 import typer.core
 from rich.console import Console
 
+from bench_prep.cli.streams import drop_width
 from bench_prep.errors import Interrupted
 
+drop_width(os.environ)
 # Paths and messages are shown as they are: `:x:` is no emoji.
 console = Console(emoji=False)
 

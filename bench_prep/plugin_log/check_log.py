@@ -44,7 +44,7 @@ def check_log(
     if isinstance(error, UsageError):
         usage = None  # what was counted is not the sum
     if as_json:
-        console.print_json(json.dumps(as_record(usage, error)))
+        console.print_json(json.dumps(as_record(usage, error)), highlight=False)
     elif usage is not None:
         _show(usage, Stages(console))
     if error is not None:

@@ -86,7 +86,7 @@ def _as_json(
         then = _differences(recorded, installed, verification, baseline)
     except BenchPrepError as error:
         answer |= {"ok": False, "problems": [*answer["problems"], error.message]}
-        console.print_json(json.dumps(answer))
+        console.print_json(json.dumps(answer), highlight=False)
         raise
     if baseline is not None and not baseline[1].ok:
         answer["problems"].append(f"the baseline's environment: {baseline[1].summary}")
@@ -98,7 +98,7 @@ def _as_json(
             answer["not_compared"].append(_NO_WHEEL)
         answer["result"]["differs"] = {name: {"was": was, "is": now} for name, was, now in then}
         answer["ok"] = answer["ok"] and not then
-    console.print_json(json.dumps(answer))
+    console.print_json(json.dumps(answer), highlight=False)
     require_ok(verification)
     if baseline is not None:
         require_ok(baseline[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench_prep.child.device import child_environment, has_device, is_cpu, require_device
@@ -27,3 +29,22 @@ def test_hidden_devices_have_their_cause_named(monkeypatch: pytest.MonkeyPatch, 
         require_device("auto")
     with pytest.raises(Missing, match=f"{name}='' hides every device"):
         require_device("cuda")
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_logging_file_that_vllm_could_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+) -> None:
+    """Case 31, before anything is started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "log.json")
+    if content is not None:
+        Path("log.json").write_text(content)
+    with pytest.raises(Missing, match=r"VLLM_LOGGING_CONFIG_PATH=log\.json cannot be read"):
+        require_device("cpu")
+    Path("log.json").write_text("{}")
+    monkeypatch.setenv("VLLM_CONFIGURE_LOGGING", "0")
+    require_device("cpu")
+    given = child_environment("cpu")
+    assert given["VLLM_LOGGING_CONFIG_PATH"] == str(tmp_path / "log.json")
+    assert given["VLLM_CONFIGURE_LOGGING"] == "1"

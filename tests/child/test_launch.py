@@ -47,7 +47,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def gone(pid: int, seconds: float = 3.0) -> bool:
+def gone(pid: int, seconds: float = 30.0) -> bool:
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -123,22 +123,22 @@ def test_sets_have_one_order_in_all_processes(probe: Any, monkeypatch: pytest.Mo
 
 def test_events_arrive_while_the_child_runs_and_in_order(probe: Any, tmp_path: Path) -> None:
     code = """
-        import time
+        import pathlib, time
         for number in range(3):
             emit({"number": number, "text": "x" * 200_000})
-            time.sleep(0.3)
+            while not pathlib.Path(SEEN, str(number)).exists():
+                time.sleep(0.01)
     """
-    arrived: list[tuple[int, float]] = []
-    job = {"code": textwrap.dedent(code)}
-    started = time.monotonic()
+    arrived: list[int] = []
+    job = {"code": textwrap.dedent(code).replace("SEEN", repr(str(tmp_path)))}
 
     def on_event(event: dict[str, Any]) -> None:
         assert len(event["text"]) == 200_000
-        arrived.append((event["number"], time.monotonic() - started))
+        arrived.append(event["number"])
+        (tmp_path / str(event["number"])).touch()  # the child waits for it
 
     assert run_isolated(PROBE, job, {}, on_event, tmp_path / "log") == 0
-    assert [number for number, _ in arrived] == [0, 1, 2]
-    assert arrived[2][1] - arrived[0][1] > 0.4
+    assert arrived == [0, 1, 2]
 
 
 def test_output_goes_to_the_log_and_not_to_the_events(
@@ -169,10 +169,8 @@ def test_what_the_child_started_is_killed_with_it(probe: Any) -> None:
         own_session = subprocess.Popen(sleep, start_new_session=True, close_fds=False)
         emit({"pids": [subprocess.Popen(sleep).pid, own_session.pid]})
     """
-    started = time.monotonic()
     returned, [event], _ = probe(code)
     assert returned == 0
-    assert time.monotonic() - started < 10
     assert all(gone(pid) for pid in event["pids"])
 
 
@@ -267,17 +265,17 @@ def test_the_child_and_what_it_started_die_with_its_parent(
         ],
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     pid = int(pid_file.read_text())
     folder = Path(f"/proc/{pid}/cwd").resolve()
     os.kill(parent.pid, sent)
-    assert parent.wait(timeout=10) != 0
+    assert parent.wait(timeout=100) != 0
     assert gone(pid)
     assert gone(int((tmp_path / "other").read_text()))
     shared = Path("/dev/shm", (tmp_path / "shared").read_text().strip())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while shared.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert shared.name.startswith("psm_") and not shared.exists()

@@ -66,7 +66,7 @@ def bench(environment: dict[str, str], tmp_path: Path) -> Bench:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=1200,
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -99,18 +99,18 @@ def interrupted(
         text=True,
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not begun.exists():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     words = begun.read_text().split()
     assert int(words[0]) != process.pid
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while is_alive(words[0]):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -41,7 +41,7 @@ def test_interrupted(sent: signal.Signals) -> None:
     waiting.stdout.readline()
     wait_until_idle(waiting.pid)  # it reads its standard input by then
     waiting.send_signal(sent)
-    _, said = waiting.communicate(timeout=20)
+    _, said = waiting.communicate(timeout=200)
     assert waiting.returncode == 130
     assert "interrupted" in said
 

@@ -123,7 +123,7 @@ def complete(program: Path, environment: dict[str, str], **variables: str) -> st
         env=environment | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     return done.stdout
 

@@ -22,16 +22,17 @@ from bench_prep.measure.state import MachineState, Span, quota_s, read_state
 
 
 def spin(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    """Work that takes so much of a processor, however long that takes."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
 def test_it_is_what_other_sources_say() -> None:
-    state = read_state()
+    before, state, after = psutil.getloadavg()[0], read_state(), psutil.getloadavg()[0]
     assert state.affinity == tuple(sorted(psutil.Process().cpu_affinity() or ()))
     assert state.processors == psutil.cpu_count()
-    assert state.load == pytest.approx(psutil.getloadavg()[0], abs=0.5)
+    assert min(before, after) - 0.01 <= state.load <= max(before, after) + 0.01
     assert state.omp_num_threads == os.environ.get("OMP_NUM_THREADS")
     assert state.device is None
     assert 0 < state.read_s < state.at_s
@@ -42,7 +43,7 @@ def test_its_counters_grow_with_the_work() -> None:
     spin(0.2)
     after = read_state()
     assert after.at_s - before.at_s >= 0.2
-    assert 0.02 < after.own_s - before.own_s < 10
+    assert after.own_s - before.own_s > 0.1
     if before.busy_s is not None and after.busy_s is not None:
         assert after.busy_s > before.busy_s
 

@@ -58,7 +58,7 @@ def service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, Path
 
 
 def wait_until(reached: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 240
+    end = time.monotonic() + 1200
     while not reached():
         text = log.read_text(errors="replace")
         assert process.poll() is None and time.monotonic() < end, text
@@ -67,7 +67,7 @@ def wait_until(reached: Callable[[], object], process: subprocess.Popen[bytes], 
 
 def answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=5):
+        with urllib.request.urlopen(f"{address}/health", timeout=60):
             return True
     except OSError:
         return False
@@ -87,7 +87,7 @@ def complete(address: str) -> dict[str, Any]:
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 

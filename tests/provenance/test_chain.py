@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,8 @@ def _the_chains_cache(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_installed_package_is_the_worktree(chain: Chain) -> None:
     installed = installed_vllm(chain.site)
     assert installed is not None
-    started = time.monotonic()
     verification = verify.verify(chain.worktree, installed)
-    seconds = time.monotonic() - started
     require_ok(verification)
-    assert seconds < 2
     assert {check.path for check in verification.key_sources} == set(KEY_SOURCES)
     assert len(verification.files) > 2000
     assert fingerprint(installed).key_sources_sha256 == verification.key_sources_sha256
@@ -41,7 +37,7 @@ def test_the_installed_package_is_the_worktree(chain: Chain) -> None:
 def test_an_unchanged_worktree_is_not_rebuilt(chain: Chain) -> None:
     said: list[str] = []
     again = build_wheel(chain.worktree, chain.parts, "cpu", said.append)
-    assert again.cached and again.seconds < 2
+    assert again.cached
     assert again.sha256 == chain.built.sha256
     assert "unchanged" in said[0]
     assert not install_wheel(again, site=chain.site)

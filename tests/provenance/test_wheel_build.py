@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_build_and_leaves_nothing(
     monkeypatch.setattr(pip_process, "_REPORT_EVERY_S", 0.1)
     marker = small_vllm.parent / "pid"
     (small_vllm / "setup.py").write_text(
-        f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+        f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     )
 
     def interrupt(line: str) -> None:
@@ -234,10 +234,10 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(
     """Not even the compiler that it started can harm the next build."""
     marker = small_vllm.parent / "pid"
     setup = (small_vllm / "setup.py").read_text()
-    slow = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    slow = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     (small_vllm / "setup.py").write_text(slow + setup)
     process = builder(small_vllm, parts)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (marker.exists() and marker.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -250,7 +250,7 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(
     made = build_wheel(open_worktree(small_vllm), parts, "cpu", said)
     assert not made.cached and zipfile.is_zipfile(made.path)
     assert not (cache_dir() / "building").exists()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while orphan.exists() and "Z (zombie)" not in (orphan / "status").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -264,7 +264,7 @@ def test_two_builds_at_once_do_not_harm_each_other(
     other = Path(shutil.copytree(small_vllm, tmp_path / "other"))
     (other / "vllm" / "v1" / "utils.py").write_text("TWO = 2\n")
     builders = [builder(root, parts) for root in (small_vllm, other)]
-    said = [process.communicate(timeout=120)[0].splitlines() for process in builders]
+    said = [process.communicate(timeout=1200)[0].splitlines() for process in builders]
     assert [process.returncode for process in builders] == [0, 0]
     for lines, source in zip(said, (b"ONE = 1\n", b"TWO = 2\n"), strict=True):
         with zipfile.ZipFile(lines[-1]) as wheel:

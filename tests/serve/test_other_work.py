@@ -28,12 +28,17 @@ def spent(pid: int) -> float:
     return float(times.user + times.system)
 
 
+def wait_until_spent(pid: int, seconds: float) -> None:
+    while spent(pid) < seconds:
+        time.sleep(0.05)
+
+
 def test_a_process_of_another_parent_is_other_work() -> None:
     done = subprocess.run([sys.executable, "-c", ORPHAN, BUSY], capture_output=True, check=True)
     pid = int(done.stdout)
     try:
         began, before, meter = time.perf_counter(), spent(pid), Meter()
-        time.sleep(0.5)
+        wait_until_spent(pid, before + 0.5)
         after, found = spent(pid), meter.other_work()
         elapsed = time.perf_counter() - began
     finally:
@@ -46,7 +51,7 @@ def test_a_process_of_another_parent_is_other_work() -> None:
 def test_what_descends_from_here_is_not() -> None:
     before = own_s()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as child:
-        time.sleep(0.5)
+        wait_until_spent(child.pid, 0.5)
         used = spent(child.pid)
         running = own_s() - before
         child.kill()

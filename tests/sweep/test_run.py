@@ -22,7 +22,7 @@ def bench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1"},
-        timeout=400,
+        timeout=2000,
     )
 
 
