@@ -22,6 +22,9 @@ OF_WORKTREE = "worktree:GPUModelRunner._prepare_inputs"
 #: Seconds after which a timing ends that was given neither a budget nor rounds.
 BUDGET_S = 60.0
 
+#: vLLM counts tokens in 32 bits.
+_MOST_TOKENS = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Method:
@@ -104,8 +107,10 @@ class RunSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> RunSettings:
-        if not self.block_sizes or any(size < 1 for size in self.block_sizes):
-            raise ValueError("block sizes must be positive whole numbers such as 16,16")
+        if not self.block_sizes or not all(0 < size <= _MOST_TOKENS for size in self.block_sizes):
+            raise ValueError(
+                f"block sizes must be whole numbers from 1 to {_MOST_TOKENS}, such as 16,16"
+            )
         if self.position > self.max_model_len - 2:
             raise ValueError(
                 f"position {self.position} leaves no room for a decode step and its sampled token "

@@ -54,7 +54,7 @@ def time_engine(
         BenchPrepError: whatever stops it; then nothing is written.
     """
     TABLE.check_writable(output)
-    begun = begin("engine", device, console)
+    begun = begin("engine", device, max_model_len, console)
     stages = begun.stages
     found = _Found()
     method = replace(method, warmup=WARMUP)

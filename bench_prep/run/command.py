@@ -16,6 +16,7 @@ from bench_prep import __version__
 from bench_prep.candidate.findable import require_findable
 from bench_prep.candidate.served_source import require_served
 from bench_prep.child.device import require_device
+from bench_prep.child.memory import require_runners_memory
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -43,6 +44,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     """
     TABLE.check_writable(output)
     require_device(settings.device)
+    require_runners_memory(settings)
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")

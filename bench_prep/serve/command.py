@@ -16,6 +16,7 @@ from rich.console import Console
 from bench_prep import __version__
 from bench_prep.child.device import require_device
 from bench_prep.child.launch import temporary_folder
+from bench_prep.child.memory import require_engines_memory
 from bench_prep.engine.vllm.launch import engine_environment
 from bench_prep.errors import (
     EXIT_INCONCLUSIVE,
@@ -124,6 +125,7 @@ class Comparison:
             BenchPrepError: whatever stops it; rows of the finished servers are kept.
         """
         require_device(self.device)
+        require_engines_memory(self.load.max_model_len or 0)
         self.load.require_tokenizer()
         free_port(self.load.port)
         with temporary_folder() as scratch, cache_in_use():

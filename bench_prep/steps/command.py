@@ -121,7 +121,7 @@ def show_steps(work: Workload, device: str, *, output: Path, command: str, conso
     """
     work.check()
     TABLE.check_writable(output)
-    begun = begin("steps", device, console)
+    begun = begin("steps", device, work.max_model_len, console)
     stages = begun.stages
     engine = _Engine()
     with temporary_folder() as scratch, stages.running("engine") as update:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from bench_prep.candidate.arms import Arms
@@ -19,6 +18,7 @@ from bench_prep.candidate.draws import repeatable
 from bench_prep.candidate.guard import Guard
 from bench_prep.candidate.load import attach, load_factory
 from bench_prep.child.channel import Event
+from bench_prep.child.memory import require_runners_memory
 from bench_prep.decode.runner import make_runners
 from bench_prep.decode.steps import Workload, use_once
 from bench_prep.errors import BenchPrepError, Missing
@@ -35,9 +35,6 @@ from bench_prep.sweep.laps import Budget, Laps
 Send = Callable[[Event], None]
 #: Steps before and after a block boundary at which the twins' whole states are compared.
 _MARGIN = 1
-#: Copies of a runner's host buffers: two runners and two states that are compared.
-_COPIES = 4
-_GIB = 2**30
 #: Part of the budget's rest that points may take to be made, and again to be proved: the laps
 #: have what is left then.
 _MADE_READY = 0.6
@@ -65,7 +62,7 @@ def guarded(
         try:
             _require_time(budget.left - latest)
             if point.shape not in pairs:
-                _require_memory(point.settings)
+                require_runners_memory(point.settings)
                 pairs[point.shape] = tuple(make_runners(point.settings, 2))
             for runner in pairs[point.shape]:
                 hidden, dtype = runner.inputs_embeds_size, runner.dtype
@@ -206,22 +203,6 @@ def _ends_first(points: Sequence[Point]) -> Iterator[Point]:
 def _require_time(seconds: float) -> None:
     if seconds < 0:
         raise Missing("no time was left for it in --budget", "give a larger --budget")
-
-
-def _require_memory(settings: RunSettings) -> None:
-    """On a host that lends more memory than it has, a process is killed only when it is used.
-
-    Raises:
-        Missing: more is needed than there is.
-    """
-    tables = sum(2 * 4 * -(-settings.max_model_len // size) for size in settings.block_sizes)
-    needed = _COPIES * settings.max_num_reqs * (5 * settings.max_model_len + tables)
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise Missing(
-            f"it needs about {needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} are free",
-            "free some memory",
-        )
 
 
 def _why(error: Exception) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 from bench_prep.child.device import child_environment, is_cpu, require_device
 from bench_prep.child.launch import launched
 from bench_prep.child.log_end import lines_of
+from bench_prep.child.memory import require_engines_memory
 from bench_prep.child.parent_end import Child
 from bench_prep.engine.vllm.names import PLUGIN
 from bench_prep.fastpath.log_lines import NOT_USED
@@ -44,13 +45,14 @@ class Begun:
     stages: Stages
 
 
-def begin(command: str, device: str, console: Console) -> Begun:
-    """The device is there, and the installed vLLM is whole.
+def begin(command: str, device: str, max_model_len: int, console: Console) -> Begun:
+    """The device is there, so is memory, and the installed vLLM is whole.
 
     Raises:
         BenchPrepError: whatever stops it.
     """
     require_device(device)
+    require_engines_memory(max_model_len)
     stages = Stages(console)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = uuid.uuid4().hex[:12]
