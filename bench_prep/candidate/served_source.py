@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import io
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from bench_prep.child.device import is_cpu
@@ -41,7 +42,9 @@ def require_served(worktree: Path | None, settings: RunSettings) -> None:
     except ImportError:  # no torch yet, for which the build asks
         return
     platform = "cpu" if is_cpu(settings.device) else "cuda"
-    parts = short_hashes(source_texts(worktree.expanduser(), platform))
+    with suppress(RuntimeError):  # `~` of nobody
+        worktree = worktree.expanduser()
+    parts = short_hashes(source_texts(worktree, platform))
     if "_prepare_inputs" not in parts:
         return  # hardly a vLLM, and the build says so
     differing = what_differs(parts, platform)

@@ -65,6 +65,11 @@ def test_no_home_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         cache_dir()
 
 
+def test_a_worktree_in_the_home_of_nobody() -> None:
+    done = command("run", "--no-build", "--worktree", "~nobody-of-this-name/vllm")
+    assert done.returncode == 2 and b"is not a folder" in done.stderr, done.stderr
+
+
 class _Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,4 +46,13 @@ def test_what_is_said_in_the_log_is_there(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "./logger-config.json")
     given = engine_environment("cpu", fastpath=True)
     assert given["VLLM_CONFIGURE_LOGGING"] == "1"
-    assert given["VLLM_LOGGING_CONFIG_PATH"] == str(tmp_path / "logger-config.json")
+    assert given["VLLM_LOGGING_CONFIG_PATH"] == ""
+
+
+def test_no_home_for_tuned_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOME", "TRITON_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    monkeypatch.setenv("BENCH_PREP_CACHE", str(tmp_path))
+    given = engine_environment("cuda", fastpath=True)
+    assert given["TRITON_CACHE_DIR"] == str(tmp_path / ".triton" / "cache")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from bench_prep.engine.vllm.names import PLUGIN
 from bench_prep.fastpath.log_lines import NOT_USED
 from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.measure.machine import cpu_model
-from bench_prep.provenance.cachedir import new_log
+from bench_prep.provenance.cachedir import cache_dir, new_log
 from bench_prep.provenance.timed_vllm import Source, prove_source
 from bench_prep.stages import Stages
 
@@ -90,7 +90,9 @@ def engine_environment(device: str, *, fastpath: bool) -> dict[str, str]:
             SWITCH: "" if fastpath else "0",
             SELFCHECK: "",
             "VLLM_LOGGING_LEVEL": "INFO",
-            "VLLM_CONFIGURE_LOGGING": "1",  # what the fast path did is in the log alone
+            # What the fast path did is in the log alone: no file of the user's keeps it away.
+            "VLLM_CONFIGURE_LOGGING": "1",
+            "VLLM_LOGGING_CONFIG_PATH": "",
         }
         | _tuned_kernels()
     )
@@ -113,10 +115,12 @@ def _tuned_kernels() -> dict[str, str]:
     model (`torch/_inductor/runtime/triton_heuristics.py`), and one that finds it compiled looks
     elsewhere. Each choice is said in the log.
     """
-    home = os.environ.get("TRITON_HOME") or Path.home()
+    home = cache_dir()
+    with suppress(RuntimeError):  # a user who has none
+        home = Path.home()
     own = {
         "TRITON_CACHE_AUTOTUNING": "1",
-        "TRITON_CACHE_DIR": str(Path(home, ".triton", "cache")),
+        "TRITON_CACHE_DIR": str(Path(os.environ.get("TRITON_HOME") or home, ".triton", "cache")),
         "TRITON_PRINT_AUTOTUNING": "1",
     }
     return {name: os.environ.get(name, value) for name, value in own.items()}
