@@ -211,13 +211,6 @@ class TestDevice:
         device = device_reader(0)()
         assert (device.clock_mhz, device.temperature_c) != (None, None)
 
-    def test_reading_costs_less_than_a_round(self) -> None:
-        read = device_reader(0)
-        read_state(read)
-        costs = sorted(read_state(read).read_s for _ in range(9))
-        print(f"reading the state takes {1e3 * costs[4]:.3f} ms")
-        assert costs[4] < 0.5
-
 
 def test_a_state_without_anything_known_can_be_made() -> None:
     state = MachineState(at_s=1.0)

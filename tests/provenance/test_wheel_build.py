@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from pathlib import Path
@@ -218,14 +218,18 @@ import sys
 from pathlib import Path
 from bench_prep.provenance.build import build_wheel
 from bench_prep.provenance.worktree import open_worktree
-print(build_wheel(open_worktree(Path(sys.argv[1])), Path(sys.argv[2]), "cpu", print).path)
+def say(line):
+    print(line)
+    if line.startswith("waiting for process"):
+        Path(sys.argv[3]).touch()
+print(build_wheel(open_worktree(Path(sys.argv[1])), Path(sys.argv[2]), "cpu", say).path)
 """
 
 
-def builder(root: Path, parts: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILDER, str(root), str(parts)], stdout=subprocess.PIPE, text=True
-    )
+def builder(root: Path, parts: Path, waits: Path | str = os.devnull) -> subprocess.Popen[str]:
+    """A build of its own, which makes the file `waits` once it waits for another one."""
+    line = [sys.executable, "-c", BUILDER, *map(str, (root, parts, waits))]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_killed_build_leaves_nothing_that_looks_finished(
@@ -260,10 +264,12 @@ def test_two_builds_at_once_do_not_harm_each_other(
     small_vllm: Path, parts: Path, tmp_path: Path
 ) -> None:
     setup = small_vllm / "setup.py"
-    setup.write_text("import time; time.sleep(3)\n" + setup.read_text())  # so that they overlap
+    go = tmp_path / "go"
+    waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    setup.write_text(waits + setup.read_text())
     other = Path(shutil.copytree(small_vllm, tmp_path / "other"))
     (other / "vllm" / "v1" / "utils.py").write_text("TWO = 2\n")
-    builders = [builder(root, parts) for root in (small_vllm, other)]
+    builders = [builder(root, parts, go) for root in (small_vllm, other)]
     said = [process.communicate(timeout=1200)[0].splitlines() for process in builders]
     assert [process.returncode for process in builders] == [0, 0]
     for lines, source in zip(said, (b"ONE = 1\n", b"TWO = 2\n"), strict=True):
@@ -283,8 +289,13 @@ def test_two_builders_take_turns_and_say_so(small_vllm: Path, parts: Path, said:
         text=True,
     )  # fmt: skip
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    threading.Timer(0.5, holder.communicate).start()
-    assert not build_wheel(open_worktree(small_vllm), parts, "cpu", said).cached
+
+    def ends(line: str) -> None:
+        said(line)
+        if line.startswith("waiting"):
+            holder.communicate()
+
+    assert not build_wheel(open_worktree(small_vllm), parts, "cpu", ends).cached
     assert said.lines[0] == "waiting for another bench-prep"
     with FileLock(cache_dir() / "build.lock", timeout=0):
         pass
