@@ -10,8 +10,9 @@ from bench_prep.errors import Missing
 
 _GIB = 2**30
 #: Bytes of a token: in each row of a batch, its ID and whether it has one; of the longest request,
-#: in a list of Python's and vLLM's counters; of a step, on the host and for the device.
-_IN_ROW, _IN_REQUEST, _IN_STEP = 5, 48, 128
+#: in a list of Python's and vLLM's counters; of a step, on the host and for the device, where
+#: most of it is an embedding of the small model.
+_IN_ROW, _IN_REQUEST, _IN_STEP = 5, 48, 1152
 #: Bytes of a block in a row of a block table, on the host and for the device.
 _BLOCK = 8
 #: Copies of a runner's host buffers: two runners and two states that are compared.

@@ -39,7 +39,7 @@ class Lasting(io.FileIO):
 
 def drop_width(environment: MutableMapping[str, str]) -> None:
     """A width that is none, such as 0, leaves 80 columns."""
-    for name in ("COLUMNS", "LINES"):
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
         value = environment.get(name, "")
         if not (value.isdecimal() and int(value[:9]) in _WIDTHS):
             environment.pop(name, None)
