@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.candidate.findable import cannot_be_loaded
+from bench_prep.decode.steps import RAISED_BY, Decoder
 from bench_prep.errors import BenchPrepError, Missing, UsageError
 from bench_prep.settings import OUR_CANDIDATE
 
@@ -60,18 +61,14 @@ def attach(name: str, factory: Callable[[Any], Any], runner: Any) -> Callable[[A
 
 
 @contextmanager
-def own_errors(name: str, decoder: Any) -> Iterator[None]:
+def own_errors(name: str, decoder: Decoder) -> Iterator[None]:
     """What a foreign preparation raises while `decoder` calls it is its author's to mend."""
     try:
         yield
     except BenchPrepError:
         raise
     except Exception as error:
-        called = any(
-            frame.f_code.co_name == "call" and frame.f_locals.get("self") is decoder
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        )
-        if name == OUR_CANDIDATE or not called:
+        if name == OUR_CANDIDATE or vars(error).get(RAISED_BY) is not decoder:
             raise
         raise _raised(name, error) from error
 

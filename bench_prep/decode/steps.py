@@ -117,6 +117,10 @@ class Workload:
         return sum(position % size == 0 for size in self.block_sizes)
 
 
+#: The attribute of an error that a preparation raised: the `Decoder` that called it.
+RAISED_BY = "raised_by"
+
+
 class Check(Protocol):
     """Looks at steps that are being timed, outside the clock."""
 
@@ -270,8 +274,12 @@ class Decoder:
         return self._tokens[self._step - 1 : self._step, :1]
 
     def call(self) -> Any:
-        """The preparation itself: all that is timed."""
-        return self.prepare(self._output, self._num_scheduled)
+        """The preparation itself: all that is timed. What it raises says which decoder's it is."""
+        try:
+            return self.prepare(self._output, self._num_scheduled)
+        except Exception as error:
+            vars(error)[RAISED_BY] = self
+            raise
 
     def after(self) -> None:
         """Everything after the preparation, as after a forward pass; and the checks."""

@@ -38,7 +38,7 @@ class Source:
     against: Path | None = None
 
 
-def prove_source(
+def verified_vllm(
     source: Source, device: str, stages: Stages
 ) -> tuple[Verification, dict[str, Any]]:
     """Stages `wheel` and `sources`: the verified vLLM, and the provenance columns.
@@ -75,7 +75,7 @@ def prove_source(
     } | ({"tree_sha256": built.tree_hash} if built else {})
 
 
-def prove_worktrees(
+def verified_worktrees(
     source: Source, device: str, stages: Stages
 ) -> tuple[Verification, Verification, dict[str, Any]]:
     """The same stages for `source.against` and `source.worktree`, each in its own environment.

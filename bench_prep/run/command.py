@@ -25,7 +25,7 @@ from bench_prep.errors import (
 from bench_prep.files import not_interrupted
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
-from bench_prep.provenance.timed_vllm import Source, prove_source, prove_worktrees
+from bench_prep.provenance.timed_vllm import Source, verified_vllm, verified_worktrees
 from bench_prep.report.sections import verdict_line
 from bench_prep.report.tables import result_view
 from bench_prep.results.rows import Measured, rows
@@ -51,7 +51,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
     if source.against is None:
         require_findable(settings.candidate)
         require_served(source.worktree, settings)
-        verified, provenance = prove_source(source, settings.device, stages)
+        verified, provenance = verified_vllm(source, settings.device, stages)
         time = partial(time_candidate, settings, verified)
     else:
         if settings.candidate != OUR_CANDIDATE:
@@ -60,7 +60,7 @@ def run(settings: RunSettings, source: Source, output: Path, console: Console, c
                 "with --against the candidate is the worktree's own preparation",
             )
         settings = settings.model_copy(update={"candidate": OF_WORKTREE})
-        baseline, candidate, provenance = prove_worktrees(source, settings.device, stages)
+        baseline, candidate, provenance = verified_worktrees(source, settings.device, stages)
         time = partial(time_worktrees, settings, baseline, candidate)
     provenance |= {
         "bench_prep_version": __version__,

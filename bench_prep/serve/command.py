@@ -31,7 +31,7 @@ from bench_prep.plugin_log.usage import Usage, usage_in
 from bench_prep.provenance.cachedir import cache_dir, new_log
 from bench_prep.provenance.environments import cache_in_use
 from bench_prep.provenance.hashes import file_sha256
-from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.provenance.timed_vllm import Source, verified_vllm
 from bench_prep.serve.answers import ARMS, Answer, Answers
 from bench_prep.serve.figures import DECISIVE, TierResult, judge_tiers
 from bench_prep.serve.load import LONGEST, Load, vocab_size
@@ -131,7 +131,7 @@ class Comparison:
         with temporary_folder() as scratch, cache_in_use():
             folder = self.load.kept(self.load.folder(scratch))
             self.config_sha256 = file_sha256(folder / "config.json")
-            _, provenance = prove_source(Source(), self.device, self.stages)
+            _, provenance = verified_vllm(Source(), self.device, self.stages)
             self.common |= provenance
             self.stages.passed("logs", f"of the servers, in {cache_dir() / 'logs'}")
             with self.client() as asking:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_prep.child.device import is_cpu
+from bench_prep.engine.vllm.arguments import OF_RANDOM_WEIGHTS, as_options, of_device
 from bench_prep.engine.vllm.names import LOAD_FORMAT
 from bench_prep.engine.vllm.shapes import write_model
 from bench_prep.engine.vllm.tokenizer import write_tokenizer
@@ -136,25 +136,23 @@ class Load:
 
     def serve_arguments(self, folder: Path, device: str, max_model_len: int) -> list[str]:
         """Of `vllm serve`: as people serve, with vLLM's own compilation and graphs."""
-        arguments = [
-            *(str(folder), "--served-model-name", MODEL, "--seed", "0"),
-            *("--max-model-len", str(max_model_len)),
-        ]
+        arguments: dict[str, Any] = {
+            "served_model_name": MODEL,
+            "seed": 0,
+            "max_model_len": max_model_len,
+        }
         if not self.weights:
-            arguments += [
-                *("--load-format", LOAD_FORMAT, "--worker-extension-cls", WORKER_EXTENSION),
-                *("--limit-mm-per-prompt", json.dumps({"image": 0, "video": 0})),
-                # Read by recurrent layers only; the other backends may need a compiler.
-                *("--additional-config", json.dumps({"gdn_prefill_backend": "triton"})),
-            ]
+            arguments |= OF_RANDOM_WEIGHTS | {
+                "load_format": LOAD_FORMAT,
+                "worker_extension_cls": WORKER_EXTENSION,
+            }
             if self.prompts is None:
-                arguments += ["--tokenizer", str(folder / "tokenizer")]
-                arguments += ["--chat-template", CHAT_TEMPLATE]
+                arguments["tokenizer"] = folder / "tokenizer"
+                arguments["chat_template"] = CHAT_TEMPLATE
             else:
-                arguments += ["--tokenizer", str(Path(self.model).resolve())]
-        if is_cpu(device):
-            arguments += ["--gpu-memory-utilization", "0.3"]
-        return arguments + shlex.split(self.arguments)
+                arguments["tokenizer"] = Path(self.model).resolve()
+        options = as_options(arguments | of_device(device))
+        return [str(folder), *options, *shlex.split(self.arguments)]
 
 
 def _content(folder: Path) -> str:

@@ -13,9 +13,9 @@ from rich.console import Console
 from bench_prep import __version__
 from bench_prep.child.channel import Event
 from bench_prep.child.launch import temporary_folder
+from bench_prep.engine.vllm.arguments import engine_arguments
 from bench_prep.engine.vllm.launch import (
     begin,
-    engine_arguments,
     engine_environment,
     launched_engine,
     not_used_in,

@@ -28,7 +28,7 @@ from bench_prep.files import as_user_error, check_replaceable, not_interrupted, 
 from bench_prep.measure.records import Clock, Round
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.environments import cache_in_use
-from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.provenance.timed_vllm import Source, verified_vllm
 from bench_prep.settings import RunSettings
 from bench_prep.stages import Stages, Update
 from bench_prep.sweep.axes import AXES, LEAST_POINTS, MOST_POINTS, Point, points_of
@@ -118,7 +118,7 @@ def _swept(work: Sweep, source: Source, output: Path, figure: Path | None, conso
     stages = Stages(console)
     run_id = uuid.uuid4().hex[:12]
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    verified, provenance = prove_source(source, work.reference.device, stages)
+    verified, provenance = verified_vllm(source, work.reference.device, stages)
     points = points_of(work.axes, work.points, work.reference)
     told = _Told({(point.axis, point.value): point for point in points})
     log = new_log(f"sweep-{run_id}.log")

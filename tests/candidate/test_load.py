@@ -16,6 +16,7 @@ from bench_prep.candidate.load import (
     own_errors,
     require_dispatched,
 )
+from bench_prep.decode.steps import Decoder
 from bench_prep.errors import Missing, OutputsDiffer, UsageError
 from bench_prep.settings import OUR_CANDIDATE, RunSettings
 
@@ -103,12 +104,11 @@ def test_a_factory_must_return_something_to_call() -> None:
         attach("any:factory", lambda runner: 3, None)
 
 
-class Decoder:
-    def __init__(self, prepare: Any) -> None:
-        self.prepare = prepare
-
-    def call(self) -> Any:
-        return self.prepare()
+def calling(prepare: Any) -> Decoder:
+    """A decoder that calls this, and has no runner."""
+    decoder = Decoder.__new__(Decoder)
+    vars(decoder).update(prepare=lambda *_: prepare(), _output=None, _num_scheduled=None)
+    return decoder
 
 
 def fails() -> None:
@@ -116,7 +116,7 @@ def fails() -> None:
 
 
 def test_only_what_the_candidate_raises_is_the_candidates() -> None:
-    decoder, other = Decoder(fails), Decoder(fails)
+    decoder, other = calling(fails), calling(fails)
     with (
         pytest.raises(UsageError, match=r"mine:attach raised ValueError: so wrong \(test_load"),
         own_errors("mine:attach", decoder),

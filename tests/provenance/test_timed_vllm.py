@@ -18,7 +18,7 @@ from bench_prep.provenance.build import build_wheel
 from bench_prep.provenance.cachedir import cache_dir
 from bench_prep.provenance.hashes import file_sha256
 from bench_prep.provenance.install import install_wheel, installed_vllm
-from bench_prep.provenance.timed_vllm import Source, build_only, prove_source, prove_worktrees
+from bench_prep.provenance.timed_vllm import Source, build_only, verified_vllm, verified_worktrees
 from bench_prep.provenance.worktree import open_worktree
 from bench_prep.stages import Stages
 
@@ -59,7 +59,7 @@ def parts(tmp_path: Path) -> Path:
 
 def columns(**options: Any) -> dict[str, Any]:
     stages = Stages(Console(file=io.StringIO()))
-    return prove_source(Source(**options), "cpu", stages)[1]
+    return verified_vllm(Source(**options), "cpu", stages)[1]
 
 
 def test_all_three_ways_record_the_same(site: Path, checkout: Path, parts: Path) -> None:
@@ -155,7 +155,7 @@ def test_compiled_sources_by_which_two_worktrees_differ(
     git(other, "commit", "-qm", "second")
     pair = Source(worktree=checkout, against=other, precompiled=parts)
     with pytest.raises(NotTheWorktree, match=r"csrc/new\.cu differs between the worktrees"):
-        prove_worktrees(pair, "cpu", Stages(Console(file=io.StringIO())))
+        verified_worktrees(pair, "cpu", Stages(Console(file=io.StringIO())))
     assert not (cache_dir() / "wheels").exists()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench_prep.child.device import child_environment, is_cpu, require_device
+from bench_prep.child.device import child_environment, require_device
 from bench_prep.child.launch import launched
 from bench_prep.child.log_end import lines_of
 from bench_prep.child.memory import require_engines_memory
@@ -23,7 +23,7 @@ from bench_prep.fastpath.log_lines import NOT_USED
 from bench_prep.fastpath.plugin import SELFCHECK, SWITCH
 from bench_prep.measure.machine import cpu_model
 from bench_prep.provenance.cachedir import cache_dir, new_log
-from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.provenance.timed_vllm import Source, verified_vllm
 from bench_prep.stages import Stages
 
 
@@ -34,7 +34,7 @@ class Begun:
     Attributes:
         run_id: what its rows have in common.
         started: UTC in ISO 8601.
-        provenance: the columns of `source.prove_source`.
+        provenance: the columns of `timed_vllm.verified_vllm`.
         log: where the engine's process writes.
     """
 
@@ -56,7 +56,7 @@ def begin(command: str, device: str, max_model_len: int, console: Console) -> Be
     stages = Stages(console)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = uuid.uuid4().hex[:12]
-    _, provenance = prove_source(Source(), device, stages)
+    _, provenance = verified_vllm(Source(), device, stages)
     return Begun(run_id, started, provenance, new_log(f"{command}-{run_id}.log"), stages)
 
 
@@ -124,16 +124,3 @@ def _tuned_kernels() -> dict[str, str]:
         "TRITON_PRINT_AUTOTUNING": "1",
     }
     return {name: os.environ.get(name, value) for name, value in own.items()}
-
-
-def engine_arguments(folder: Path, device: str, max_model_len: int) -> dict[str, Any]:
-    """Arguments of vLLM's `LLM`, as people serve: its own compilation and graphs."""
-    common = {
-        "model": str(folder),
-        "max_model_len": max_model_len,
-        "seed": 0,
-        "limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 0},
-        # Read by recurrent layers only; the other backends may need a compiler at run time.
-        "additional_config": {"gdn_prefill_backend": "triton"},
-    }
-    return common | ({"gpu_memory_utilization": 0.3} if is_cpu(device) else {})

@@ -30,7 +30,7 @@ from bench_prep.prove.model.events import Fault
 from bench_prep.prove.model.run import EngineRun, run_engine
 from bench_prep.provenance.cachedir import new_log
 from bench_prep.provenance.hashes import file_sha256
-from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.provenance.timed_vllm import Source, verified_vllm
 from bench_prep.stages import Stages
 
 #: Of the greedy request's 200 tokens so many must be distinct.
@@ -86,7 +86,7 @@ def run_prove_model(
     stages = Stages(console)
     with temporary_folder() as folder:
         write_model(model, folder)
-        _, provenance = prove_source(Source(), device, stages)
+        _, provenance = verified_vllm(Source(), device, stages)
         about = {
             "bench_prep_version": __version__,
             "command": command,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_prep.child.device import is_cpu
+from bench_prep.engine.vllm.arguments import engine_arguments
 from bench_prep.engine.vllm.launch import engine_environment, launched_engine, not_used_in
 from bench_prep.prove.model import events
 from bench_prep.prove.model.compare import Outputs
@@ -96,16 +97,10 @@ def run_engine(
 
 def _arguments(folder: Path, device: str) -> dict[str, Any]:
     """Arguments of vLLM's `LLM`: on a device as people serve, on the CPU as it starts fastest."""
-    common = {
-        "model": str(folder),
+    common = engine_arguments(folder, device, max_model_len=4096) | {
         "tokenizer": str(folder / "tokenizer"),
-        "max_model_len": 4096,
         "max_num_seqs": 8,
-        "seed": 0,
         "disable_log_stats": True,
-        "limit_mm_per_prompt": {"image": 0, "video": 0},
-        # Read by recurrent layers only; the other backends may need a compiler at run time.
-        "additional_config": {"gdn_prefill_backend": "triton"},
     }
     if is_cpu(device):
         return common | {
@@ -113,6 +108,5 @@ def _arguments(folder: Path, device: str) -> dict[str, Any]:
             "dtype": "float32",
             "block_size": 32,
             "enforce_eager": True,
-            "gpu_memory_utilization": 0.3,
         }
     return common | {"max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.8}

@@ -18,7 +18,7 @@ from bench_prep.fastpath.fingerprint import KNOWN_FILE
 from bench_prep.files import check_replaceable, write_json
 from bench_prep.prove.source.events import Begun, Progress, Proven
 from bench_prep.provenance.cachedir import new_log
-from bench_prep.provenance.timed_vllm import Source, prove_source
+from bench_prep.provenance.timed_vllm import Source, verified_vllm
 from bench_prep.stages import Stages
 
 #: An unknown source is added after so many steps by the fast path.
@@ -47,7 +47,7 @@ def run_prove_source(
             check_replaceable(path)
     require_device(device)
     stages = Stages(console)
-    verified, provenance = prove_source(Source(), device, stages)
+    verified, provenance = verified_vllm(Source(), device, stages)
     job = {
         "device": device,
         "steps": steps,
