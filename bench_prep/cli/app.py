@@ -7,7 +7,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from bench_prep import __version__
@@ -20,6 +19,7 @@ from bench_prep.cli.options import Commands, console
 from bench_prep.cli.prove import prove
 from bench_prep.cli.report import report
 from bench_prep.cli.run import run
+from bench_prep.cli.screen import Screen
 from bench_prep.cli.serve import serve
 from bench_prep.cli.steps import steps
 from bench_prep.cli.streams import lasting_streams
@@ -53,7 +53,7 @@ app.command()(calibrate)
 app.command()(cache)
 #: Their result is in a file, whatever becomes of what they print.
 _STORING = {"run", "engine", "steps", "sweep", "serve", "calibrate"}
-_errors = Console(stderr=True, emoji=False)
+_errors = Screen(stderr=True, emoji=False)
 
 
 def _version(shown: bool) -> None:

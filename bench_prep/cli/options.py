@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 import typer.core
-from rich.console import Console
 
+from bench_prep.cli.screen import Screen
 from bench_prep.cli.streams import drop_width
 from bench_prep.errors import Interrupted
 
 drop_width(os.environ)
 # Paths and messages are shown as they are: `:x:` is no emoji.
-console = Console(emoji=False)
+console = Screen(emoji=False)
 
 
 class Commands(typer.core.TyperGroup):

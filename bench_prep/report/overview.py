@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench_prep.errors import UsageError
+from bench_prep.errors import UsageError, printable
 from bench_prep.measure.records import CLOCKS
 from bench_prep.measure.statistics import share_of_step
 from bench_prep.report.cells import (
@@ -354,4 +354,4 @@ def run_report(
     else:
         console.print(render(sections))
     for path, name in others.items():
-        print(f"not shown: {_shown_by(path, name)}", file=sys.stderr)
+        print(printable(f"not shown: {_shown_by(path, name)}"), file=sys.stderr)
