@@ -270,6 +270,23 @@ def _replaced_globals(source: _Source, member: Any) -> Iterator[str]:
                 yield found
 
 
+def _assigner(source: _Source, name: str, value: Any) -> _Source | None:
+    """Another module of vLLM whose text puts its own function of this name there, if one does.
+
+    As `vllm/v1/worker/cpu/shm.py` of 0.32.0 does with `torch_utils.async_tensor_h2d`.
+    """
+    home = sys.modules.get(str(getattr(value, "__module__", "")))
+    if home is None or home is source.module or _program(value) != "vllm":
+        return None
+    other = _source(home.__name__)
+    puts = any(
+        ast.unparse(node) == f"{source.module.__name__.rpartition('.')[2]}.{name} = {name}"
+        for node in _statements(other.tree.body)
+        if isinstance(node, ast.Assign)
+    )
+    return other if puts and vars(home).get(name) is value else None
+
+
 def _replaced_global(source: _Source, name: str, deeper: int) -> str | None:
     value = vars(source.module).get(name)
     shown = f"{source.module.__name__}.{name}"
@@ -279,8 +296,10 @@ def _replaced_global(source: _Source, name: str, deeper: int) -> str | None:
             return None if isinstance(value, type) else shown
         plain = [n for n in nodes if isinstance(n, _Function) and not n.decorator_list]
         if len(plain) == len(nodes):
-            alike = any(_is_made_by(source, None, node, value) for node in plain)
-            return None if alike else shown
+            if any(_is_made_by(source, None, node, value) for node in plain):
+                return None
+            other = _assigner(source, name, value)
+            return shown if other is None else _replaced_global(other, name, deeper=0)
         return None if _program(inspect.unwrap(cast("Any", value))) == "vllm" else shown
     if name in source.imported or source.stars:
         places = source.imported.get(name, []) + [(star, name) for star in source.stars]

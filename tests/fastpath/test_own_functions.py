@@ -258,3 +258,23 @@ def test_a_batch_of_another_class_closes_the_gate(
     monkeypatch.setattr(runner, "input_batch", wrapt.ObjectProxy(batch))
     closed_by(runner, "")
     monkeypatch.undo()
+
+
+def test_what_vllm_itself_puts_into_another_module_is_its_own() -> None:
+    """The worker of the CPU platform replaces a function of `torch_utils`, as its text says."""
+    shm = pytest.importorskip("vllm.v1.worker.cpu.shm")
+    from vllm.utils import torch_utils
+
+    from bench_prep.fastpath.own_functions import replaced_function
+
+    assert torch_utils.async_tensor_h2d is shm.async_tensor_h2d
+    assert replaced_function("vllm.utils.torch_utils", "async_tensor_h2d") is None
+    assert replaced_function("vllm.v1.worker.cpu.shm", "async_tensor_h2d") is None
+    code = shm.async_tensor_h2d.__code__
+    try:
+        shm.async_tensor_h2d.__code__ = (
+            lambda data, device=None, dtype=None, out=None: out
+        ).__code__
+        assert replaced_function("vllm.utils.torch_utils", "async_tensor_h2d") is not None
+    finally:
+        shm.async_tensor_h2d.__code__ = code
