@@ -241,7 +241,7 @@ def test_files_without_an_answer(bench: Bench, tmp_path: Path) -> None:
     bench("verify-install", "--result", "a.csv").refused(2, "no such file: a.csv")
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xff\xfe")
-    bench("verify-install", "--result", "a.csv").refused(2, "cannot be read")
+    bench("verify-install", "--result", "a.csv").refused(2, "is not a CSV file")
     path.write_text("baseline_before_ms,candidate_ms,baseline_after_ms\n1,1,1\n")
     bench("verify-install", "--result", "a.csv").refused(2, "has no run of bench-prep")
     path.unlink()

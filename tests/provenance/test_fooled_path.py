@@ -63,7 +63,7 @@ class Environment:
         assert done.returncode == 0, done.stderr
         code = (
             "from pathlib import Path\n"
-            "from bench_prep.child.launch import run_isolated\n"
+            "from tests.child.said import run_isolated\n"
             "job = {'code': 'import vllm.v1.utils as u; emit({\"file\": u.__file__})'}\n"
             "run_isolated('tests.child.probe', job, {}, print, Path('probe.log'))\n"
         )

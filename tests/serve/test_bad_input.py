@@ -22,7 +22,11 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
         ([MODEL, "--output-tokens", "1"], 2, "--output-tokens"),
         ([MODEL, "--log", "x.log"], 2, "--url"),
         ([MODEL, "--output", "no/such/folder/a.csv"], 2, "does not exist"),
-        ([MODEL, "--output", "other.csv"], 2, "no CSV of bench-prep serve"),
+        (
+            [MODEL, "--output", "other.csv"],
+            2,
+            "has another schema: expected schema 2 of bench-prep serve",
+        ),
         ([MODEL, "--prompts", "none.jsonl"], 2, "none.jsonl cannot be read"),
         ([MODEL, "--prompts", "other.csv"], 2, "line 1: no JSON"),
         ([MODEL, "--prompts", "good.jsonl"], 2, "LlamaForCausalLM has no tokenizer"),

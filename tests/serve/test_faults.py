@@ -90,7 +90,7 @@ def children() -> list[psutil.Process]:
     ("fault", "said"),
     [
         ("dies at start", ["at its start", "exit code 3", "ValueError: no such model"]),
-        ("dies", ["the server ended with exit code 9", "RuntimeError: out of memory"]),
+        ("dies", ["the server ended early, with exit code 9", "RuntimeError: out of memory"]),
         ("hangs", ["the server hangs", "no token for 5 s after 3 of 12"]),
         ("silent", ["did not answer for 5 s"]),
         ("answers 500", ["answered 500", "the engine is not well"]),

@@ -87,7 +87,7 @@ def test_a_sweep_of_a_device(tmp_path: Path) -> None:
         (["--figure", "."], "not an ordinary file"),
         (["--output", "a.svg"], "would be the figure, too"),
         (["--run", "abc"], "give --from FILE|names a run of a result file"),
-        (["--from", "missing.csv"], "there is no file"),
+        (["--from", "missing.csv"], "no such file"),
     ],
 )
 def test_refused_before_anything_starts(arguments: list[str], says: str) -> None:

@@ -15,7 +15,8 @@ from bench_prep.cli.app import app
 from bench_prep.errors import Inconclusive, Missing, UsageError
 from bench_prep.files import check_replaceable, write_json
 from bench_prep.prove.source import command as source
-from bench_prep.prove.source.command import LEAST_DISPATCHED, _add, _Watched
+from bench_prep.prove.source.command import LEAST_DISPATCHED, _add
+from bench_prep.prove.source.events import Begun, Proven
 from bench_prep.stages import Stages
 
 
@@ -78,12 +79,8 @@ def known_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _watched(dispatched: int, missing: list[str], entry: Any) -> _Watched:
-    totals = {"dispatched": dispatched}
-    return _Watched(
-        state={"fingerprint": "new"},
-        proven={"entry": entry, "missing": missing, "totals": totals},
-    )
+def _watched(dispatched: int, missing: list[str], entry: Any) -> tuple[Begun, Proven]:
+    return Begun({}, "new", [], True), Proven({"dispatched": dispatched}, missing, 1.0, entry)
 
 
 ENTRY = {"vllm": "9.9.9", "platform": "cpu", "returns": 3, "parts": {}}
@@ -91,7 +88,7 @@ ENTRY = {"vllm": "9.9.9", "platform": "cpu", "returns": 3, "parts": {}}
 
 def test_a_proven_source_is_added(known_file: Path) -> None:
     stages = Stages(Console(file=io.StringIO()))
-    _add(_watched(LEAST_DISPATCHED, [], ENTRY), stages)
+    _add(*_watched(LEAST_DISPATCHED, [], ENTRY), stages)
     assert json.loads(known_file.read_text()) == {
         "devices": ["cpu"],
         "sources": {"old": {"vllm": "0.1.0"}, "new": ENTRY},
@@ -111,7 +108,7 @@ def test_a_source_of_which_too_little_is_proven_is_not_added(
 ) -> None:
     before = known_file.read_text()
     with pytest.raises(Inconclusive, match=said):
-        _add(_watched(dispatched, missing, ENTRY), Stages(Console(file=io.StringIO())))
+        _add(*_watched(dispatched, missing, ENTRY), Stages(Console(file=io.StringIO())))
     assert known_file.read_text() == before
 
 
