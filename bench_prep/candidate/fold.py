@@ -62,7 +62,7 @@ class Fold:
             from bench_prep.candidate.fold_kernel import DeviceSums
 
             parts.append(_Part(None, [f"{RETURNED} on the device"], False))
-            self._on_device = DeviceSums(on_device)
+            self._on_device = DeviceSums(on_device, MOST_RETURNED)
             self._longest = max(self._longest, self._on_device.longest)
         heads = [words.view(np.uint8)[:_HEAD] for words in self._words]
         pads = [np.zeros(_HEAD - len(head), np.uint8) for head in heads]
@@ -166,27 +166,28 @@ def _parts(decoder: Decoder) -> list[_Part]:
 class _Returned:
     """What a preparation returned; the same objects as in the step before are looked at quickly.
 
+    Only tensors whose memory is one piece, and immutable scalars, can be the same: the memory is
+    read anew in each step, and that a tensor still looks into it is asked.
+
     Attributes:
         on_device: the first elements of its tensors on a device.
     """
 
     def __init__(self, result: Any) -> None:
-        plain = (torch.Tensor, *SCALARS)
         self._known: tuple[Any, ...] = ()
         self._bytes: list[memoryview] = []
         self.on_device: list[torch.Tensor] = []
-        if type(result) is tuple and all(isinstance(one, plain) for one in result):
+        if type(result) is tuple and all(map(_can_stay, result)):
             self._known = result
-        found: Any = enumerate(result) if self._known else leaves(result)
+        self._tensors = [one for one in self._known if isinstance(one, torch.Tensor)]
+        self._places = [*map(_place, self._tensors)]
         text = []
-        for path, value in found:
+        for path, value in enumerate(self._known) if self._known else leaves(result):
             if isinstance(value, torch.Tensor | np.ndarray):
                 text.append(f"{path} {value.dtype} {tuple(value.shape)}")
                 if isinstance(value, torch.Tensor) and not _on_host(value):
                     self.on_device.append(value.reshape(-1)[:MOST_RETURNED])
                     continue
-                if not _is_plain(value):  # a copy is of this step alone
-                    self._known = ()
                 array = np.ascontiguousarray(value)
                 self._bytes.append(array.reshape(-1).view(np.uint8).data)
             else:
@@ -196,7 +197,12 @@ class _Returned:
     def same_as(self, result: Any) -> bool:
         """Whether it is a tuple of the very same objects, which may hold other values."""
         known = self._known
-        return type(result) is tuple and len(result) == len(known) and all(map(is_, result, known))
+        return (
+            type(result) is tuple
+            and len(result) == len(known)
+            and all(map(is_, result, known))
+            and [*map(_place, self._tensors)] == self._places
+        )
 
     def sum(self) -> int:
         """Of what is on the host, as it is now, and what there is on the device."""
@@ -204,6 +210,17 @@ class _Returned:
         for one in self._bytes:
             found = zlib.crc32(one, found)
         return found
+
+
+def _can_stay(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_contiguous()
+    return isinstance(value, SCALARS)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor looks, and how."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _on_host(value: Any) -> bool:

@@ -13,8 +13,6 @@ import triton.language as tl
 
 #: Words that one program reads at a time.
 _CHUNK = 1024
-#: Of so many returned tensors so many first elements are folded.
-_RETURNED = 16
 #: Entries of the table for each buffer: its address, how many words it has, and bytes of a word.
 _ENTRIES = tl.constexpr(3)
 
@@ -49,9 +47,10 @@ class DeviceSums:
         longest: words of the longest buffer.
     """
 
-    def __init__(self, buffers: Sequence[torch.Tensor]) -> None:
+    def __init__(self, buffers: Sequence[torch.Tensor], returned: int) -> None:
+        """`returned`: of what a preparation returned so many tensors, and elements of each."""
         device = buffers[0].device
-        self._returned = torch.zeros(_RETURNED, _RETURNED, dtype=torch.int64, device=device)
+        self._returned = torch.zeros(returned, returned, dtype=torch.int64, device=device)
         self._buffers = [*buffers, self._returned]  # alive: the table has their addresses
         entries = [
             [one.data_ptr(), one.nbytes // width, width]
@@ -70,7 +69,7 @@ class DeviceSums:
     def add(self, step: int, returned: Sequence[torch.Tensor]) -> None:
         """Queue the fold of the slice's step of this index on the current stream.
 
-        `returned`: the first elements of what the preparation returned, `_RETURNED` at most.
+        `returned`: the first elements of what the preparation returned, as many as there is room.
         """
         for row, few in zip(self._returned, returned, strict=False):
             row[: len(few)].copy_(few)

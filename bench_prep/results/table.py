@@ -51,7 +51,7 @@ def locked(target: Path) -> Iterator[None]:
     lock = FileLock(_lock_path(target), timeout=LOCK_TIMEOUT_S)
     try:
         lock.acquire()
-    except NotImplementedError:
+    except NotImplementedError:  # what `filelock` says of a file system without locks
         raise UsageError(f"{target} cannot be locked", _ELSEWHERE) from None
     except Timeout:
         raise UsageError(

@@ -31,7 +31,7 @@ def same_sums(seed: int, sizes: list[int], steps: int) -> None:
         torch.from_numpy(rng.integers(0, 2, size)).to(DTYPES[rng.integers(len(DTYPES))])
         for size in sizes
     ]
-    one = DeviceSums(buffers)
+    one = DeviceSums(buffers, 16)
     factors = rng.integers(-(2**63), 2**63 - 1, max(one.longest, 256), np.int64) | 1
     one.begin(factors, steps)
     returned = torch.tensor([7, 8])

@@ -197,3 +197,38 @@ def test_on_a_device_what_it_holds_is_folded_there() -> None:
         every.require_equal("candidate")
     walk(candidate, every.of("candidate"))
     every.require_equal("candidate")
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("how", ["in place", "other memory", "other shape"])
+def test_a_returned_tensor_that_stays_the_same_object_counts_in_every_step(how: str) -> None:
+    import torch
+
+    from bench_prep.candidate.fold import RETURNED, Fold
+
+    (decoder, _) = make_decoders()
+    fold = Fold(decoder)
+    kept = torch.zeros(3, dtype=torch.int32)
+    memory, result = kept.data, (kept, None)
+
+    def spoil(at: int) -> Any:
+        def returned(decoder: Any, step: int) -> None:
+            decoder.result = result
+            kept.data = memory
+            kept[1] = 0
+            if step == at and how == "in place":
+                kept[1] = 7
+            elif step == at and how == "other memory":
+                kept.data = torch.ones(3, dtype=torch.int32)
+            elif step == at:
+                kept.data = memory[:2]
+
+        return returned
+
+    walk(decoder, fold, spoil(-1))
+    expected = fold.digests()
+    walk(decoder, fold, spoil(-1))
+    assert fold.digests(rows=False)[RETURNED] == expected[RETURNED]
+    for step in (0, 4, STEPS - 1):
+        walk(decoder, fold, spoil(step))
+        assert fold.digests()[RETURNED] != expected[RETURNED], step
