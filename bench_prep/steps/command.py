@@ -13,6 +13,7 @@ from rich.console import Console
 from bench_prep import __version__
 from bench_prep.child.channel import Event
 from bench_prep.child.launch import temporary_folder
+from bench_prep.engine.events import Compared
 from bench_prep.engine.vllm.arguments import engine_arguments
 from bench_prep.engine.vllm.launch import (
     begin,
@@ -27,7 +28,7 @@ from bench_prep.errors import EXIT_INCONCLUSIVE, UsageError
 from bench_prep.stages import Stages, Update
 from bench_prep.steps.chrome import chrome_trace, last_run
 from bench_prep.steps.device import device_steps, read_profile
-from bench_prep.steps.events import Compared, Loaded, Profiled, Recorded
+from bench_prep.steps.events import Profiled, Recordable, Recorded
 from bench_prep.steps.frames import arm_of, blocked, frames_of
 from bench_prep.steps.parts import FOLDER, RECORDERS
 from bench_prep.steps.recorder import CAPACITY, read_recording
@@ -106,7 +107,7 @@ class Workload:
 class _Engine:
     """What the engine's process has sent so far."""
 
-    loaded: Loaded = field(init=False)
+    loaded: Recordable = field(init=False)
     checked: int = 0
     recorded: Recorded = field(init=False)
     profiled: dict[str, Profiled] = field(default_factory=dict)
@@ -212,7 +213,7 @@ def _keeping(engine: _Engine, stages: Stages, update: Update) -> Callable[[Event
     def on_event(event: Event) -> None:
         took = f"after {time.monotonic() - began:.0f} s"
         match event:
-            case Loaded(environment):
+            case Recordable(environment):
                 engine.loaded = event
                 here = unpinned(environment)
                 stages.passed(

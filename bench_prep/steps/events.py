@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from bench_prep.child.channel import Event
+from bench_prep.engine.events import Loaded
 from bench_prep.steps.stretches import Stretch
 
 #: Of each step its start in `perf_counter_ns` and its stretch's index (`StepStretches.steps`).
@@ -13,24 +13,15 @@ Steps = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Loaded(Event):
-    """The engine is there.
+class Recordable(Loaded):
+    """The engine is there, and can be recorded.
 
     `record_ns`: what one record costs (`recorder.cost_ns`); `asynchronous`: the next step is
     scheduled before the token of the last one is there.
     """
 
-    environment: dict[str, Any]
-    settings: dict[str, Any]
     record_ns: tuple[float, float]
     asynchronous: bool
-
-
-@dataclass(frozen=True)
-class Compared(Event):
-    """So many steps were prepared by both paths, and left the same."""
-
-    steps: int
 
 
 @dataclass(frozen=True)

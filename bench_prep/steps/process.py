@@ -13,8 +13,9 @@ from typing import Any
 
 from bench_prep.child.channel import emit
 from bench_prep.child.job import do_job
+from bench_prep.engine.events import Compared
 from bench_prep.errors import Inconclusive
-from bench_prep.steps.events import Compared, Loaded, Profiled, Recorded
+from bench_prep.steps.events import Profiled, Recordable, Recorded
 from bench_prep.steps.parts import CLIENT, CLIENT_SCOPES, FAST, FOLDER, OWN, SCHEDULER, WORKER
 from bench_prep.steps.probes import Scopes
 from bench_prep.steps.recorder import Recorder
@@ -43,7 +44,7 @@ def _work(job: dict[str, Any]) -> None:
 
     found = ask("timed_environment")
     asynchronous = ask("schedules_asynchronously")
-    emit(Loaded(**found, record_ns=ask("record_cost_ns"), asynchronous=asynchronous))
+    emit(Recordable(**found, record_ns=ask("record_cost_ns"), asynchronous=asynchronous))
     request = Decoding(llm, job["prompt_tokens"], found["settings"]["max_model_len"])
     fast = ask("begin_check")
     compared = request.warm_up(checked=fast)

@@ -71,8 +71,8 @@ TOLD: dict[str, list[Event]] = {
         of_engine.Stopped("width"),
     ],
     "steps": [
-        of_steps.Loaded(HERE, {"mrope": False}, (1.0, 2.0), True),
-        of_steps.Compared(200),
+        of_steps.Recordable(HERE, {"mrope": False}, (1.0, 2.0), True),
+        of_engine.Compared(200),
         of_steps.Recorded([Stretch("own", True, 0)], [(5, 0)]),
         of_steps.Profiled("own", [(5, 0)], 3),
     ],
